@@ -65,6 +65,8 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "disputes": tables_disputes.disputes,
     "narrowed_disputes": tables_disputes.narrowed,
     "memory_disputes": tables_disputes.memory,
+    "courses": tables_disputes.courses,
+    "sealed_disputes": tables_disputes.sealed,
     "audits": tables_audits.audits,
     "memorisation": tables_replays.memorisation,
     "inspection": tables_inspection.inspection,

@@ -70,3 +70,43 @@ def memory(result: Result) -> str:
     )  # fmt: skip
     busy = f"Before, {result['load_before']:.1f} other processes ran on {result['cores']} cores on average."
     return f"{measured_on(result)} {busy} Minima of {result['rounds']} rounds.\n\n{table(head, rows)}"
+
+
+def courses(result: Result) -> str:
+    """How a dispute finds the step, against the length of the training."""
+    rows = []
+    for each in result["lengths"]:
+        games = each["games"]
+        rows.append((
+            f"{each['steps']:,}", games[0]["messages"], f"{max(game['largest'] for game in games) / 1e3:,.1f}",
+            f"{max(game['bytes'] for game in games) / 1e3:,.1f}", f"{min(game['made'] for game in games):.2f}",
+            f"{min(game['found'] for game in games):.3f}", each["binary"]["messages"], each["binary"]["bytes"],
+        ))  # fmt: skip
+    head = (
+        "steps", "messages", "largest kB", "a party's kB", "made s", "found s", "messages if halved",
+        "a party's bytes if halved",
+    )  # fmt: skip
+    return f"{measured_on(result)} Minima of {result['rounds']} games.\n\n{table(head, rows)}"
+
+
+def sealed(result: Result) -> str:
+    """What a dispute in a sealed worker takes beside an ordinary one."""
+    rows = []
+    for each in result["trainings"]:
+        least = {name: min(taken) for name, taken in each["seconds"].items()}
+        rows.append((
+            each["steps"], f"{each['given'] / 1e6:,.1f}",
+            *(f"{least[name]:.2f}" for name in ("judged", "parties", "sealed")),
+            *(f"{each['ratios'][name]:.2f}" for name in ("sealed / judged", "sealed / all", "sealed / part")),
+            *(f"{each['memory'][name] / 1e6:,.0f}" for name in ("judged", "parties", "sealed")),
+        ))  # fmt: skip
+    head = (
+        "steps", "a party gives MB", "judged s", "parties s", "sealed s", "sealed / judged",
+        "sealed / judged and parties", "sealed / part", "judged MB", "parties MB", "sealed MB",
+    )  # fmt: skip
+    busy = f"Before, {result['load_before']:.1f} other processes ran on {result['cores']} cores on average."
+    start = f"A worker was attested {min(result['start']):.0f} to {max(result['start']):.0f} s after its start."
+    return (
+        f"{measured_on(result)} {busy} Times are minima of {result['rounds']} rounds, memory the largest. {start}\n\n"
+        f"{table(head, rows)}"
+    )

@@ -105,7 +105,8 @@ def test_nothing_of_what_parties_gave_is_at_the_site_or_in_what_they_received(ju
         claim = sealed_files.claim(inputs)
         record = StepRecord.from_cbor(claim.record)
         values = [*split(claim.leaves), claim.state, claim.log, record.state, record.batch, record.tape]
-        values += [(inputs / sealed_files.SUBJECT).read_bytes()[8:]]
+        opens = (inputs / sealed_files.SUBJECT).read_bytes()[8:]
+        values += [opens[at : at + 32] for at in range(0, len(opens), 32)]  # among them the digests of both manifests
         hidden = {each for value in values for each in (value, value.hex().encode())}
         assert not any(each in data for each in hidden for data in received)
     assert len((at / "site" / f"{n}.out" / "dispute").read_bytes()) < FILE_LIMIT
@@ -196,13 +197,12 @@ def test_a_party_takes_one_seat_and_gives_its_files_once(judged: Seated) -> None
     assert (said["bits_at_most"], said["shows_class"]) == (9, True)
 
 
-def test_commands_refuse_what_does_not_fit(judged: Seated, tmp_path: Path) -> None:
+def test_commands_refuse_what_does_not_fit(judged: Seated, run: Path, tmp_path: Path) -> None:
     n, court = judged.name, judged.court
     at = court.root / "defender"
     (at / "other.subject").write_bytes(bytes(40))
     (at / "other.subject").chmod(0o600)
-    said = court.run(
-        "defender", f"dispute sealed gather --terms {n}.terms --subject other.subject --out never", tmp_path, code=2
-    )
-    assert "opens the step of other terms" in said
+    gather = f"dispute sealed gather --terms {n}.terms --out never --subject"
+    assert "opens the subject of other terms" in court.run("defender", f"{gather} other.subject", run, code=2)
+    assert "you would forfeit" in court.run("challenger", f"{gather} {n}.subject --theirs", run, code=2)
     assert fails("dispute", "verify", tmp_path / "none", "--root", court.root / "defender" / "root.pem") == "usage"

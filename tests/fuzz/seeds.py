@@ -176,8 +176,8 @@ def _sealed() -> list[bytes]:
 
 
 def _sealed_disputes() -> list[bytes]:
-    files = SealedList(bytes(32), (SealedFile("claim", 1, bytes(32)),))
-    seats = [COURT.seat(party, files) for party in (0, 1)]
+    files = [SealedList(bytes([party]) * 32, (SealedFile("claim", 1, bytes(32)),)) for party in (0, 1)]
+    seats = [COURT.seat(party, files[party]) for party in (0, 1)]
     admission = COURT.admission(*seats)
     ruling = SealedRuling(order=admission.order().digest, status="complete", defender="forfeit")
     file = SealedDispute(admission=admission, attestation=b"none", ruling=ruling.to_bytes() + bytes(64))
@@ -186,7 +186,7 @@ def _sealed_disputes() -> list[bytes]:
     )
     return [
         b"\x00" + COURT.terms.to_cbor(), *(b"\x01" + each.to_cbor() for each in seats), b"\x02" + ruling.to_bytes(),
-        b"\x03" + file.to_cbor(), b"\x04" + body_of(claim),
+        b"\x03" + file.to_cbor(), b"\x04" + COURT.subject, b"\x05" + body_of(claim),
     ]  # fmt: skip
 
 

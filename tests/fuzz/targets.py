@@ -56,6 +56,7 @@ from weighbridge.attest.sealed_list import SealedList
 from weighbridge.attest.sealed_order import Order
 from weighbridge.attest.sealed_report import Part
 from weighbridge.attest.sealed_ruling import SealedDispute, SealedRuling
+from weighbridge.attest.sealed_subject import Subject
 from weighbridge.attest.training_order import SignedOrder, TrainingOrder
 from weighbridge.core.bounded import Limits, compress, decode_cbor, decode_json, decompress, expand_cbor
 from weighbridge.core.digests import bytes_digest, cbor, record_digest
@@ -382,8 +383,8 @@ def sealed(data: bytes) -> None:
 
 
 def sealed_dispute(data: bytes) -> None:
-    """Terms of sealed disputes, seats for known terms, rulings, files and claims: the first byte says which."""
-    kind, rest = (data[:1] or b"\x00")[0] % 5, data[1:]
+    """Terms of sealed disputes, seats for known terms, rulings, files, subjects, claims: the first byte says which."""
+    kind, rest = (data[:1] or b"\x00")[0] % 6, data[1:]
     match kind:
         case 0:
             _same(DisputeTerms.from_cbor(rest).to_cbor(), rest)
@@ -397,6 +398,9 @@ def sealed_dispute(data: bytes) -> None:
             with suppress(WeighbridgeError):
                 found.verified(_MAKER.certificate)
                 raise AssertionError("a dispute without a worker verified")
+        case 4:
+            if (subject := Subject.opened(rest, COURT.terms)) is not None:
+                _same(subject.to_bytes(), rest)
         case _:
             _same(dispute_messages.body_of(dispute_messages.content_of(rest)), rest)
 

@@ -27,14 +27,28 @@ from weighbridge.transcript.tape import Tape
 STEP = 3
 
 
-def record(path: Path, **options: Any) -> None:
-    """Records a perceptron with dropout, momentum, clipping and a loss that Python reads: three steps."""
+def record(path: Path, *, ballast: int = 0, **options: Any) -> None:
+    """Records a perceptron with dropout, momentum, clipping and a loss that Python reads: three steps.
+
+    Args:
+        path: Where to.
+        ballast: So many times the second step multiplies 2^24 numbers that nothing depends on: it takes 64 MB, and
+            long, and leaves the same state.
+        options: As `Recorder` takes them.
+    """
+    done = 0
 
     def build() -> tuple[nn.Module, torch.optim.Optimizer]:
         model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.GELU(), nn.Linear(8, 3))
         return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def step(batch: dict[str, torch.Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        nonlocal done
+        done += 1
+        if ballast and done == STEP - 1:
+            heavy = torch.ones(1 << 24)
+            for _ in range(ballast):
+                heavy.mul_(1.5)
         loss = nn.functional.cross_entropy(model(batch["x"]), batch["y"])
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)

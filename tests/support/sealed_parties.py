@@ -22,7 +22,7 @@ from weighbridge.execution.sealed import image as images
 
 PARTIES = ("challenger", "defender")
 UEID = b"\x01" * 17
-LEAVES, CLOCK = 150, 60
+LEAVES, CLOCK, RUN = 150, 50, 35
 
 
 @dataclass
@@ -64,10 +64,15 @@ class Court:
         self.disputes += 1
         s = Seated(self, f"d{self.disputes}")
         n = s.name
+        named = [
+            self.run(party, "dispute sealed transcript", run).strip() for party, run in zip(PARTIES, runs, strict=True)
+        ]
+        mine = "" if theirs else f" --challenger-transcript {named[0]}"
         self.run(
             "challenger", f"dispute sealed terms --step {STEP} --name {n} --challenger {self.public('challenger')}"
             f" --defender {self.public('defender')} --measurement {self.measurement} --site {UEID.hex()}"
-            f" --subject {n}.subject --out {n}.terms --clock {CLOCK} --leaves-after {LEAVES} {options}",
+            f" --subject {n}.subject --out {n}.terms --clock {CLOCK} --leaves-after {LEAVES}"
+            f" --run-seconds {RUN} --inputs 0.1 --defender-transcript {named[1]}{mine} {options}",
         )  # fmt: skip
         self.give("challenger", "defender", f"{n}.terms", f"{n}.subject")
         self.give("challenger", "site", f"{n}.terms")

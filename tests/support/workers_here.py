@@ -17,7 +17,7 @@ import torch
 
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution import job_questions, job_replay, run_facts, scoring, transcript_facts
-from weighbridge.execution.dispute import asking
+from weighbridge.execution.dispute import asking, recorded
 from weighbridge.execution.workers import (
     dispute_worker,
     job_questions_worker,
@@ -75,6 +75,7 @@ def workers_here() -> Iterator[None]:
             transcript_facts,
             job_questions,
             asking,
+            recorded,
         ):
             patch.setattr(module, "run_worker", run_worker)
         yield

@@ -5,19 +5,17 @@ takes a *seat*: a nonce, its key of the channel and the commitment to its files,
 the terms make the order. So a worker takes up nothing that both did not sign, and a party that took a seat and then
 falls silent has forfeited: nothing else is needed of it for that.
 
-Which step is disputed is a secret of the two parties. The terms have a commitment to it, and both parties give the
-worker what opens it.
+Which step of which transcripts is disputed is a secret of the two parties (`weighbridge.attest.sealed_subject`). The
+terms have a commitment to it, and both parties give the worker what opens it. Whose keys signed these transcripts is
+none: the terms name them. So a ruling is about transcripts that both parties agreed on, and about no other run.
 """
 
 from __future__ import annotations
 
-import hmac
 import re
 import struct
 from dataclasses import dataclass, fields
 from typing import Any, BinaryIO, Literal
-
-from blake3 import blake3
 
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.attest.outcome_agreement import signed_by
@@ -31,16 +29,15 @@ from weighbridge.core.errors import FormatError, UsageError, WeighbridgeError
 FORMAT = 1
 TERMS_LIMIT, SEAT_LIMIT = 4096, 512
 """So many bytes terms and a seat may have."""
-SUBJECT_SIZE = 40
-"""So many bytes what opens a subject has: the step (eight bytes, big-endian), and 32 random bytes."""
+SLACK_S = 30
+"""So many seconds are left to the end of the ruling, beside the time of both parties and their runs."""
 
 Party = Literal["challenger", "defender"]
 PARTIES: tuple[Party, Party] = ("challenger", "defender")
 
 _NAME = re.compile(r"[0-9a-zA-Z_-]{1,64}")
 _SEAT = b"weighbridge/sealed-seat/1\x00"
-_SUBJECT = b"weighbridge/sealed-subject/1\x00"
-_MOST_SECONDS, _MOST_BITS, _MOST_ATTEMPT, _STEPS_END = 1 << 31, 1 << 40, 255, 1 << 40
+_MOST_SECONDS, _MOST_BITS, _MOST_ATTEMPT, _MOST_BYTES = 1 << 31, 1 << 40, 255, 1 << 48
 _LENGTH = struct.Struct(">I")
 _LANE = struct.Struct(">BI")
 LANE_PIECE = 1 << 17
@@ -62,11 +59,17 @@ class DisputeTerms:
         attempt: How many starts of this dispute came before, 0 to 255.
         challenger: The key that signs for the challenger (raw Ed25519).
         defender: The key that signs for the defender.
-        subject: Commitment to the step that is disputed (`subject_of`).
+        challenger_signer: The key that signed the transcript that the challenger stands by: its own, or the defender's
+            if it has a copy of that.
+        defender_signer: The key that signed the transcript that the defender stands by.
+        subject: Commitment to the step and the transcripts that are disputed (`sealed_subject.Subject`).
         measurement: Of the image that is to judge (48 bytes).
         site: UEID of the launcher that is to start it (17 to 33 bytes).
-        clock_s: Seconds after the start within which each party has to have given its files.
-        leaves_after_s: Seconds after the start at which the ruling leaves, however early it is ready.
+        clock_s: Seconds after the attestation within which each party has to have given its files.
+        inputs: So many bytes each party's files may have.
+        memory: So many bytes the storages of each party's steps may have while the worker executes them.
+        run_s: Seconds that the worker spends on each party's run and claim.
+        leaves_after_s: Seconds after the attestation at which the ruling leaves, however early it is ready.
         shows_class: Whether the ruling has the class of the operation that was judged.
         dispute_bits: So many bits all starts of this dispute may disclose.
         year_bits: So many bits all starts of a year may disclose.
@@ -76,10 +79,15 @@ class DisputeTerms:
     attempt: int
     challenger: bytes
     defender: bytes
+    challenger_signer: bytes
+    defender_signer: bytes
     subject: bytes
     measurement: bytes
     site: bytes
     clock_s: int
+    inputs: int
+    memory: int
+    run_s: int
     leaves_after_s: int
     shows_class: bool
     dispute_bits: int
@@ -94,7 +102,8 @@ class DisputeTerms:
         name: Any = self.dispute
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise SealedDisputeError("the terms of a dispute have no name of up to 64 letters, digits, _ and -")
-        sizes = ((self.challenger, 32), (self.defender, 32), (self.subject, 32), (self.measurement, MEASUREMENT_SIZE))
+        keys = (self.challenger, self.defender, self.challenger_signer, self.defender_signer, self.subject)
+        sizes = (*((each, 32) for each in keys), (self.measurement, MEASUREMENT_SIZE))
         if any(type(each) is not bytes or len(each) != size for each, size in sizes):
             raise SealedDisputeError("keys, subject or image of a dispute's terms have not the size that they have")
         if type(self.site) is not bytes or not 17 <= len(self.site) <= 33:
@@ -104,14 +113,19 @@ class DisputeTerms:
         for number, least, most in (
             (self.attempt, 0, _MOST_ATTEMPT),
             (self.clock_s, 1, _MOST_SECONDS),
+            (self.inputs, 1, _MOST_BYTES),
+            (self.memory, 1, _MOST_BYTES),
+            (self.run_s, 1, _MOST_SECONDS),
             (self.leaves_after_s, 1, _MOST_SECONDS),
             (self.dispute_bits, 0, _MOST_BITS),
             (self.year_bits, 0, _MOST_BITS),
         ):
             if type(number) is not int or not least <= number <= most:
                 raise SealedDisputeError("a number in the terms of a dispute is out of its range")
-        if self.clock_s >= self.leaves_after_s:
-            raise SealedDisputeError("the ruling of a dispute leaves after the parties' time is over; allow more")
+        if self.leaves_after_s < (least := self.clock_s + len(PARTIES) * self.run_s + SLACK_S):
+            raise SealedDisputeError(
+                f"the ruling of a dispute leaves once both runs had their time: after {least} s at the earliest"
+            )
         if type(self.shows_class) is not bool:
             raise SealedDisputeError("the terms of a dispute say whether the class of the operation is shown")
 
@@ -119,6 +133,10 @@ class DisputeTerms:
     def digest(self) -> bytes:
         """What seats and the order are bound to (32 bytes)."""
         return record_digest("sealed-dispute/1", self.to_cbor())
+
+    def signer_of(self, party: Party) -> bytes:
+        """Returns the public key that signed the transcript that a party stands by."""
+        return self.challenger_signer if party == "challenger" else self.defender_signer
 
     def key_of(self, party: Party) -> bytes:
         """Returns the public key that signs for a party."""
@@ -257,16 +275,20 @@ def order_of(terms: DisputeTerms, challenger: Seat, defender: Seat) -> Order:
     """Returns the one order of a dispute: any party can make it, and all make the same.
 
     Raises:
-        SealedDisputeError: Both seats are of one party.
+        SealedDisputeError: Both seats are of one party, or one repeats a nonce, a key or a commitment of the other one:
+            with these the site could give the worker one party's files as those of the other.
     """
     if (challenger.party, defender.party) != PARTIES:
         raise SealedDisputeError("a dispute has a seat of its challenger and one of its defender")
+    one, other = ((each.nonce, each.key, each.commitment) for each in (challenger, defender))
+    if any(mine == theirs for mine, theirs in zip(one, other, strict=True)):
+        raise SealedDisputeError("one seat repeats a nonce, a key or a commitment of the other one; refuse it")
     return Order(
         verifier_nonce=challenger.nonce, prover_nonce=defender.nonce, commitment=defender.commitment,
         prover=defender.key, aggregator=NO_KEY, measurement=terms.measurement,
         referee=Referee(
-            terms=terms.digest, challenger=challenger.key, commitment=challenger.commitment,
-            leaves_after_s=terms.leaves_after_s,
+            terms=terms.digest, challenger=challenger.key, commitment=challenger.commitment, inputs=terms.inputs,
+            memory=terms.memory, leaves_after_s=terms.leaves_after_s,
         ),
     )  # fmt: skip
 
@@ -286,28 +308,6 @@ def admitted(admission: Admission, order: Order) -> DisputeTerms:
     if order_of(terms, challenger, defender) != order:
         raise SealedInputError("these terms and seats are of another order")
     return terms
-
-
-def subject_of(step: int, blind: bytes) -> bytes:
-    """Returns what opens a subject: a step and 32 random bytes, for both parties and the worker alone.
-
-    Raises:
-        UsageError: There is no such step, or the random bytes are not 32.
-    """
-    if not 0 <= step < _STEPS_END or len(blind) != 32:
-        raise UsageError("a dispute is about a step, under 32 random bytes")
-    return step.to_bytes(8, "big") + blind
-
-
-def subject_commitment(subject: bytes) -> bytes:
-    """Returns the commitment to a step that terms have (32 bytes): without the random bytes no guess is confirmed."""
-    return blake3(_SUBJECT + subject).digest()
-
-
-def step_of(subject: bytes, terms: DisputeTerms) -> int | None:
-    """Returns the step that the terms commit to; None if this does not open it."""
-    opens = len(subject) == SUBJECT_SIZE and hmac.compare_digest(subject_commitment(subject), terms.subject)
-    return int.from_bytes(subject[:8], "big") if opens else None
 
 
 def lane_frame(party: int, piece: bytes) -> bytes:

@@ -27,7 +27,7 @@ _DOMAIN = "sealed-order/1"
 _NONCE = b"weighbridge/sealed-nonce/1\x00"
 _LIMIT = 4096
 _STEPS_END = 1 << 40
-_MOST_SECONDS = 1 << 31
+_MOST_SECONDS, _MOST = 1 << 31, 1 << 48
 
 
 class SealedWorkerError(WeighbridgeError):
@@ -72,12 +72,17 @@ class Referee:
         terms: Digest of what both parties agreed on (32 bytes).
         challenger: The challenger's public key of the channel.
         commitment: The challenger's, to the list of its files (32 bytes).
-        leaves_after_s: Seconds after the start at which the ruling leaves, however early it is ready.
+        inputs: So many bytes each party's files may have.
+        memory: So many bytes the storages of each party's steps may have.
+        leaves_after_s: Seconds after the attestation at which the ruling leaves, however early it is ready: a slow
+            start of the worker takes nothing of the parties' time.
     """
 
     terms: bytes
     challenger: bytes
     commitment: bytes
+    inputs: int
+    memory: int
     leaves_after_s: int
 
     def __post_init__(self) -> None:
@@ -91,6 +96,8 @@ class Referee:
             raise FormatError("a sealed dispute names its terms, a key and a commitment by 32 bytes each")
         if type(self.leaves_after_s) is not int or not 0 < self.leaves_after_s <= _MOST_SECONDS:
             raise FormatError("a sealed dispute's ruling leaves after a whole number of seconds")
+        if any(type(each) is not int or not 0 < each <= _MOST for each in (self.inputs, self.memory)):
+            raise FormatError("a sealed dispute's order says how many bytes each party's files and steps may have")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +178,7 @@ class Order:
 
     @property
     def leaves_after_s(self) -> int | None:
-        """Seconds after the start at which the outcome leaves; None if it leaves when it is ready."""
+        """Seconds after the start, or of a dispute the attestation, at which the outcome leaves; None: when ready."""
         timed = self.session or self.referee
         return None if timed is None else timed.leaves_after_s
 
@@ -185,7 +192,8 @@ class Order:
             return [*common, [self.session.case, self.session.agreement, self.session.leaves_after_s]]
         if self.referee is not None:
             named = self.referee
-            return [*common, [named.terms, named.challenger, named.commitment, named.leaves_after_s]]
+            agreed = [named.inputs, named.memory, named.leaves_after_s]
+            return [*common, [named.terms, named.challenger, named.commitment, *agreed]]
         return common
 
     @classmethod
@@ -223,8 +231,9 @@ def _what(value: list[Any]) -> tuple[Session | None, Referee | None]:
             return None, None
         case [[case, agreement, leaves_after_s]]:
             return Session(case=case, agreement=agreement, leaves_after_s=leaves_after_s), None
-        case [[terms, challenger, commitment, leaves_after_s]]:
+        case [[terms, challenger, commitment, inputs, memory, leaves_after_s]]:
             return None, Referee(
-                terms=terms, challenger=challenger, commitment=commitment, leaves_after_s=leaves_after_s
-            )
+                terms=terms, challenger=challenger, commitment=commitment, inputs=inputs, memory=memory,
+                leaves_after_s=leaves_after_s,
+            )  # fmt: skip
     raise FormatError("an order of a sealed job ends with something that is neither a session nor a dispute")

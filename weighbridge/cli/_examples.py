@@ -58,8 +58,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dispute verify": ("step7.dispute", "session/dispute --root authority.pem"),
     "dispute sealed terms": (
         f"--step 7 --name gpt2-7 --challenger {_DIGEST} --defender {_OTHER} --measurement MEASUREMENT --site {_ONE} "
-        "--subject gpt2.subject --out gpt2.terms",
+        "--defender-transcript runs/gpt2 --subject gpt2.subject --out gpt2.terms",
     ),
+    "dispute sealed transcript": ("runs/gpt2",),
     "dispute sealed show": ("--terms gpt2.terms",),
     "dispute sealed gather": ("runs/gpt2 --terms gpt2.terms --subject gpt2.subject --out inputs",),
     "dispute sealed seat": (

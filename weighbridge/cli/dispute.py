@@ -29,6 +29,7 @@ app.command(name="memory")(dispute_memory.memory)
 _MAX_FILE = 4 << 30
 _DUE = {
     "course": "the digests of all states",
+    "range": "the range in which they differ",
     "challenge": "the challenge",
     "answer": "the answer",
     "parts": "the parts of the result that differs",
@@ -75,7 +76,7 @@ def open_(
 
     Without a step, sign the digests of all states of your own training; the defender's answer names the step.
     """
-    from weighbridge.execution.dispute import asking, moves
+    from weighbridge.execution.dispute import asking, moves, ranges
     from weighbridge.execution.dispute.confidential import require_open
     from weighbridge.execution.dispute.messages import START, signed
 
@@ -91,8 +92,9 @@ def open_(
     said: dict[str, Any] = {}
     content: Course | Challenge
     if step is None:
-        content = asking.course(run)
-        said["steps"] = len(asking.split(content.states))
+        course = asking.course(run)
+        content = ranges.spoken(course)
+        said["steps"] = len(asking.split(course.states))
         told = f"the states after {said['steps']} steps"
     else:
         mine = asking.trace(run, step, device=device)
@@ -132,7 +134,7 @@ def answer(
     as_json: Json = False,
 ) -> None:
     """Add to a dispute what is due from you: states, leaf hashes, or the opening of the first leaf that differs."""
-    from weighbridge.execution.dispute import asking, game, moves
+    from weighbridge.execution.dispute import asking, game, moves, ranges
     from weighbridge.execution.dispute.confidential import require_open
     from weighbridge.execution.dispute.messages import Challenge, Content, Parts, Shown, signed
 
@@ -150,10 +152,12 @@ def answer(
         content = moves.declined(due)
     elif dispute.memory is not None:
         content = dispute_memory.reply(dispute.memory, run)
-    elif due == "course":
-        content = asking.course(run)
-        require_open(content.terms)
-        other = moves.other_tables(content.terms, dispute.messages)
+    elif due in ("course", "range"):
+        course = asking.course(run)
+        require_open(course.terms)
+        place = dispute.disputed_range
+        content = ranges.spoken(course) if place is None else ranges.range_of(course, place)
+        other = moves.other_tables(course.terms, dispute.messages) if due == "course" else ""
     else:
         assert dispute.step is not None
         mine: asking.Traced | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from pathlib import Path
@@ -30,7 +31,17 @@ _SubjectFile = Annotated[
     Path, typer.Option("--subject", help="What opens the disputed step; both parties' alone (`terms` writes it).")
 ]
 _Seats = Annotated[list[Path], typer.Option("--seat", help="A party's seat; give both.")]
+_GIB = 1 << 30
+_SLOWER = 2
+"""The worker may take so many times as long for a run as its party's machine did."""
+_TRANSCRIPT = re.compile(r"([0-9a-f]{64}):([0-9a-f]{64})")
 _Out = Annotated[Path, typer.Option("--out", help="The file to write.")]
+
+
+@app.command()
+def transcript(run: Run) -> None:
+    """Print what names a transcript in terms: the digest of its manifest, and the key that signed it."""
+    print(":".join(each.hex() for each in _named(str(run))))
 
 
 @app.command()
@@ -38,13 +49,33 @@ def terms(
     step: Annotated[int, typer.Option("--step", help="The step that is disputed; the terms only commit to it.", min=0)],
     challenger: Annotated[str, typer.Option("--challenger", help="The challenger's public key, in hex.")],
     defender: Annotated[str, typer.Option("--defender", help="The defender's public key, in hex.")],
+    defender_transcript: Annotated[
+        str,
+        typer.Option(
+            "--defender-transcript", help="The transcript that the defender stands by: a copy, or as `transcript` says."
+        ),
+    ],
     measurement: Annotated[str, typer.Option("--measurement", help="Of the image, in hex (`site image` prints it).")],
     site: Annotated[str, typer.Option("--site", help="UEID of the launcher that is to start the worker, in hex.")],
     subject: Annotated[Path, typer.Option("--subject", help="File for what opens the step, for the parties alone.")],
     out: _Out,
     name: Annotated[str, typer.Option("--name", help="What the dispute is called in both parties' books.")],
+    challenger_transcript: Annotated[
+        str | None,
+        typer.Option(
+            "--challenger-transcript",
+            help="Likewise the challenger's own training; without, it disputes the defender's by a copy.",
+        ),
+    ] = None,
     attempt: Annotated[int, typer.Option("--attempt", help="Starts of this dispute that came before.", min=0)] = 0,
     clock: Annotated[int, typer.Option("--clock", help="Seconds that each party has for its files.", min=1)] = 3600,
+    run_seconds: Annotated[
+        int, typer.Option("--run-seconds", help="Seconds that each party's run and claim may take the worker.", min=1)
+    ] = 1500,
+    run_memory: Annotated[
+        float, typer.Option("--run-memory", help="GiB that the storages of each party's steps may have.", min=0.01)
+    ] = 1.0,
+    inputs: Annotated[float, typer.Option("--inputs", help="GiB that each party's files may have.", min=0.001)] = 1.0,
     leaves_after: Annotated[
         int, typer.Option("--leaves-after", help="Seconds after the start at which the ruling leaves.", min=2)
     ] = 7200,
@@ -54,20 +85,24 @@ def terms(
     dispute_bits: Annotated[int, typer.Option("--dispute-bits", help="Bits that this dispute may disclose.")] = 30,
     year_bits: Annotated[int, typer.Option("--year-bits", help="Bits that a year may disclose.")] = 1000,
 ) -> None:
-    """Make terms for both parties to sign: who, which step, which image and site, how long, and what may leave."""
-    from weighbridge.attest.sealed_dispute import DisputeTerms, subject_commitment, subject_of
+    """Make terms for both parties to sign: who, which step and transcripts, where, within what, and what may leave."""
+    from weighbridge.attest.sealed_dispute import DisputeTerms
     from weighbridge.attest.sealed_ruling import bits
+    from weighbridge.attest.sealed_subject import Subject
     from weighbridge.cli.dispute import key_in_hex
 
     require_different(subject, out)
-    opens = subject_of(step, secrets.token_bytes(32))
+    theirs = _named(defender_transcript)
+    mine = theirs if challenger_transcript is None else _named(challenger_transcript)
+    opens = Subject(step=step, blind=secrets.token_bytes(32), challenger=mine[0], defender=theirs[0])
     made = DisputeTerms(
         dispute=name, attempt=attempt, challenger=key_in_hex(challenger), defender=key_in_hex(defender),
-        subject=subject_commitment(opens), measurement=_hex(measurement, "--measurement"), site=_hex(site, "--site"),
-        clock_s=clock, leaves_after_s=leaves_after, shows_class=show_class, dispute_bits=dispute_bits,
-        year_bits=year_bits,
+        challenger_signer=mine[1], defender_signer=theirs[1], subject=opens.commitment,
+        measurement=_hex(measurement, "--measurement"), site=_hex(site, "--site"), clock_s=clock,
+        inputs=int(inputs * _GIB), memory=int(run_memory * _GIB), run_s=run_seconds, leaves_after_s=leaves_after,
+        shows_class=show_class, dispute_bits=dispute_bits, year_bits=year_bits,
     )  # fmt: skip
-    _write_private(subject, opens)
+    _write_private(subject, opens.to_bytes())
     write_file(out, made.to_cbor())
     print(f"terms {made.digest.hex()}: compare this with the other party's")
     print(f"the ruling discloses at most {bits(made)} bits about secrets; send {subject} to the other party alone")
@@ -104,23 +139,46 @@ def gather(
     ] = None,
     device: Annotated[str, typer.Option("--device", help="Where to execute: cpu, cuda, cuda:1.")] = "cpu",
 ) -> None:
-    """Execute the step, and gather what the worker gets: your claim, the hash of every leaf, and your run."""
-    from weighbridge.attest.sealed_dispute import step_of
-    from weighbridge.cli.dispute import statements
-    from weighbridge.execution.dispute import asking, moves, sealed_files
+    """Execute the step, and gather what the worker gets: your claim, the hash of every leaf, and your run.
 
-    opens = _secret(subject)
-    step = step_of(opens, _terms(terms_file))
-    if step is None:
-        raise UsageError(f"{subject} opens the step of other terms; ask the other party for the right one")
+    Refused is what the terms do not allow, as a party whose run exceeds them in the worker forfeits.
+    """
+    from weighbridge.attest.sealed_subject import Subject
+    from weighbridge.cli.dispute import statements
+    from weighbridge.execution import worker_process
+    from weighbridge.execution.dispute import asking, moves, recorded, sealed_files
+
+    opens, made = _secret(subject), _terms(terms_file)
+    found = Subject.opened(opens, made)
+    if found is None:
+        raise UsageError(f"{subject} opens the subject of other terms; ask the other party for the right one")
     require_device(device)
-    mine = asking.trace(run, step, device=device)
+    if _named(str(run))[0] not in ((found.defender,) if theirs else (found.challenger, found.defender)):
+        raise UsageError(f"the terms are of other transcripts than {run}; with it you would forfeit")
+    limits = worker_process.Limits(memory=made.memory, seconds=made.run_s)
+    worker_process.prepare()
+    began = time.monotonic()
+    needed = recorded.recorded(run, found.step, limits=limits)
+    mine = asking.trace(run, found.step, device=device, limits=limits)
+    seconds = time.monotonic() - began
     if not theirs:
         moves.require_own(mine)
-    claim = moves.challenge(mine, step, own=not theirs, supplements=statements(supplement))
+    if needed.needs > made.memory:
+        raise UsageError(f"the run needs {needed.needs} bytes, and the terms allow {made.memory}; agree on more")
+    if needed.shows > sealed_files.MAX_SHOWN:
+        raise UsageError(
+            f"an operation of the step has operands of {needed.shows} bytes, and a sealed referee takes "
+            f"{sealed_files.MAX_SHOWN}; dispute it openly"
+        )
+    if _SLOWER * seconds > made.run_s:
+        raise UsageError(
+            f"the run takes {seconds:.0f} s here, and the terms allow {made.run_s} on a machine that may be slower; "
+            "agree on more"
+        )
+    claim = moves.challenge(mine, found.step, own=not theirs, supplements=statements(supplement))
     sealed_files.gather(out, run, claim, opens)
     told = mine.parted or "the step came out as recorded"
-    print(one_line(f"{len(mine.leaves)} leaves of step {step}; {told}"))
+    print(one_line(f"{len(mine.leaves)} leaves of step {found.step}; {told}"))
     print(f"{out} is what the worker gets; keep it secret")
 
 
@@ -154,6 +212,8 @@ def seat(
     if signing.public not in map(made.key_of, PARTIES):
         raise UsageError("the terms name neither party by this key; name the right key file")
     files = listed(inputs)
+    if (size := sum(each.size for each in files.files)) > made.inputs:
+        raise UsageError(f"your files have {size} bytes, and the terms allow {made.inputs}; agree on more")
     found = Seat.take(
         made, signing, nonce=secrets.token_bytes(32), key=ProverKey.load(sealed_key).public,
         commitment=commitment(files.to_cbor()),
@@ -289,6 +349,17 @@ def _terms(path: Path) -> DisputeTerms:
     from weighbridge.attest.sealed_dispute import DisputeTerms
 
     return DisputeTerms.from_cbor(read_file(path))
+
+
+def _named(transcript: str) -> tuple[bytes, bytes]:
+    """Returns the digest of a transcript's manifest, and the key that signed it; from either, or from the directory."""
+    from weighbridge.core.bounded import DEFAULT_LIMITS
+    from weighbridge.transcript.files import read_manifest
+
+    if said := _TRANSCRIPT.fullmatch(transcript):
+        return bytes.fromhex(said[1]), bytes.fromhex(said[2])
+    found = read_manifest(Path(transcript), DEFAULT_LIMITS)
+    return bytes.fromhex(found.digest), found.public
 
 
 def _signing(path: Path) -> SigningKey:

@@ -214,6 +214,13 @@ def prepare(environment: Mapping[str, str]) -> bool:
     return fork_server.wait_until_ready()
 
 
+def alive(environment: Mapping[str, str]) -> bool:
+    """Whether there is a fork server for such an environment, and workers can be started by it."""
+    with _LOCK:
+        found = _FORK_SERVERS.get(frozenset(environment.items()))
+        return found is not None and found.alive
+
+
 def _for(environment: Mapping[str, str]) -> ForkServer:
     key = frozenset(environment.items())
     fork_server = _FORK_SERVERS.pop(key, None)

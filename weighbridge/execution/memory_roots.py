@@ -1,8 +1,8 @@
 """The memory root at every position of a step, made while the step is executed.
 
-Set as `Executor.before`. Only storages that an operation made, replaced, freed or may have written are hashed again, so
-the cost follows what a step writes and not what it holds. Which operands an operation may write says its schema; views
-and operations that read only leave the map as it is.
+Set as `Executor.before`. Only storages that an operation made, replaced, freed or may have written are looked at again,
+so the cost follows what a step writes and not what it holds. Which operands an operation may write says its schema;
+views and operations that read only leave the map as it is.
 """
 
 from __future__ import annotations
@@ -66,6 +66,9 @@ class MemoryRoots:
         self._tape = tape
         self._map = MemoryMap(slots_of(tape))
         self._seen: dict[int, Tensor] = {}
+        self._frees: dict[int, list[int]] = {}
+        for at, slot in tape.frees:
+            self._frees.setdefault(at, []).append(slot)
 
     def __call__(self, index: int, slots: Mapping[int, Tensor]) -> None:
         """Takes the memory before operation `index`; called in order, once for each.
@@ -74,16 +77,26 @@ class MemoryRoots:
             index: Operations that are complete.
             slots: Storages by slot (uint8).
         """
-        written = may_write(self._tape, index - 1) if index else frozenset()
-        for slot in self._seen.keys() - slots.keys():
-            self._map.put(slot, None)
-            del self._seen[slot]
-        for slot, data in slots.items():
-            if slot in written or self._seen.get(slot) is not data:
-                self._map.put(slot, held(data))
-                self._seen[slot] = data
-                self.hashed += data.numel()
+        if index:
+            written = may_write(self._tape, index - 1)
+            for slot in written.union(self._frees.get(index - 1, ())):
+                self._take(slot, slots.get(slot), written=slot in written)
+        if not index or len(self._seen) != len(slots):
+            for slot in self._seen.keys() - slots.keys():
+                self._take(slot, None, written=False)
+            for slot, data in slots.items():
+                self._take(slot, data, written=False)
         self.roots.append(self._map.root())
+
+    def _take(self, slot: int, data: Tensor | None, *, written: bool) -> None:
+        """Takes what a slot holds now, if that may have changed."""
+        if data is None:
+            if self._seen.pop(slot, None) is not None:
+                self._map.put(slot, None)
+        elif written or self._seen.get(slot) is not data:
+            self._map.put(slot, held(data))
+            self._seen[slot] = data
+            self.hashed += data.numel()
 
     def proof(self, slot: int) -> list[bytes]:
         """Returns the proof of what a slot holds at the last position (`MemoryMap.proof`).

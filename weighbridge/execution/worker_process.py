@@ -141,6 +141,11 @@ def prepare(env: Mapping[str, str] | None = None) -> bool:
     return fork_server.SUPPORTED and fork_server.prepare(_environment(env))
 
 
+def prepared(env: Mapping[str, str] | None = None) -> bool:
+    """Whether `run_worker` can still start workers with such an environment without starting a program first."""
+    return fork_server.SUPPORTED and fork_server.alive(_environment(env))
+
+
 def _environment(env: Mapping[str, str] | None) -> dict[str, str]:
     environment = {k: v for k, v in os.environ.items() if k in _PASSED}
     environment.update(env or {})

@@ -27,9 +27,7 @@ from weighbridge.attest.sealed_dispute import (
     SealedDisputeError,
     Seat,
     admitted,
-    step_of,
-    subject_commitment,
-    subject_of,
+    order_of,
 )
 from weighbridge.attest.sealed_list import SealedFile, SealedList
 from weighbridge.attest.sealed_order import Order, SealedWorkerError
@@ -50,12 +48,14 @@ from weighbridge.attest.sealed_ruling import (
 from weighbridge.core.errors import FormatError, UsageError, WeighbridgeError
 
 FILES = SealedList(bytes(32), (SealedFile("claim", 1, bytes(32)),))
-SEATS = (COURT.seat(0, FILES), COURT.seat(1, FILES))
+OTHERS = SealedList(bytes([1]) * 32, (SealedFile("claim", 1, bytes(32)),))
+SEATS = (COURT.seat(0, FILES), COURT.seat(1, OTHERS))
 ADMISSION = COURT.admission(*SEATS)
 ORDER = ADMISSION.order()
 CHANGES: dict[str, Any] = {
     "dispute": "a b", "attempt": 256, "challenger": bytes(31), "subject": b"", "measurement": bytes(32),
-    "site": bytes(16), "clock_s": 0, "leaves_after_s": 30, "shows_class": 1, "year_bits": -1,
+    "site": bytes(16), "clock_s": 0, "leaves_after_s": 179, "shows_class": 1, "year_bits": -1, "inputs": 0,
+    "memory": 1 << 60, "run_s": 61, "challenger_signer": b"", "defender_signer": bytes(33),
 }  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def test_a_party_is_not_its_own_other() -> None:
 
 def test_what_is_not_signed_by_both_for_these_terms_is_refused() -> None:
     """A seat for other terms, of the other party, with another commitment; and one order in place of another."""
-    others = replace(COURT.terms, clock_s=31)
+    others = replace(COURT.terms, clock_s=29)
     for seat, terms in (
         (SEATS[0], others),
         (replace(SEATS[0], commitment=os.urandom(32)), COURT.terms),
@@ -109,13 +109,33 @@ def test_an_order_of_a_dispute_is_no_other_job() -> None:
         replace(ORDER, referee=None).challenger_terms(bytes(32))
 
 
-def test_a_subject_opens_one_step() -> None:
-    assert step_of(COURT.subject, COURT.terms) == 3
-    assert step_of(COURT.subject[:-1] + b"\x00", COURT.terms) in (None, 3)
-    assert step_of(subject_of(4, COURT.subject[8:]), COURT.terms) is None
-    assert subject_commitment(subject_of(3, os.urandom(32))) != COURT.terms.subject
-    with pytest.raises(UsageError):
-        subject_of(-1, bytes(32))
+def test_a_seat_is_of_one_start_of_one_dispute() -> None:
+    """One that was taken for another dispute, another attempt or within other limits buys nothing here."""
+    for changed in ({"dispute": "gpt3"}, {"attempt": 1}, {"memory": 1 << 29}, {"defender_signer": bytes(32)}):
+        other = replace(COURT.terms, **changed)  # type: ignore[arg-type]
+        played_back = Admission(terms=other.to_cbor(), challenger=ADMISSION.challenger, defender=ADMISSION.defender)
+        with pytest.raises(SealedDisputeError, match="did not sign"):
+            played_back.order()
+
+
+def test_one_party_does_not_take_both_seats() -> None:
+    """It can sign none for the other one, and where it holds both keys, the seats are two all the same."""
+    mine = COURT.seat(0, FILES)
+    forged = replace(mine, party="defender")
+    with pytest.raises(SealedDisputeError, match="did not sign"):
+        COURT.admission(mine, forged).order()
+    with pytest.raises(SealedDisputeError, match="one of its defender"):
+        order_of(COURT.terms, mine, mine)
+
+
+@pytest.mark.parametrize("copied", ["nonce", "key", "commitment"])
+def test_a_seat_that_mirrors_the_other_one_is_refused(copied: str) -> None:
+    """Its party would have the site give the worker the other party's files once more, as its own."""
+    theirs = COURT.seat(0, FILES)
+    own = {"nonce": os.urandom(32), "key": os.urandom(32), "commitment": os.urandom(32)}
+    mirror = Seat.take(COURT.terms, COURT.signing[1], **own | {copied: getattr(theirs, copied)})
+    with pytest.raises(SealedDisputeError, match="repeats"):
+        COURT.admission(theirs, mirror).order()
 
 
 def ruling(**changed: Any) -> SealedRuling:
@@ -213,7 +233,7 @@ def test_a_reader_takes_a_ruling_of_this_worker_for_this_order_alone(tmp_path: P
     good = SealedDispute(admission=ADMISSION, attestation=attestation, ruling=sign(ruling(), signer))
     terms, found, attested = good.verified(site.maker.certificate)
     assert (terms, found.defender, attested.launcher) == (COURT.terms, "false", SITE)
-    later = COURT.admission(COURT.seat(0, FILES), COURT.seat(1, FILES))
+    later = COURT.admission(COURT.seat(0, FILES), COURT.seat(1, OTHERS))
     second = site.attested(later.order(), signer)
     turned = bytearray(good.ruling)
     turned[34], turned[35] = turned[35], turned[34]

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from weighbridge.core.errors import ReplayWorkerError
 from weighbridge.execution.dispute.messages import Course
+from weighbridge.execution.dispute.recorded import WORKER
 from weighbridge.execution.worker_answers import MALFORMED, digest, malformed, share, text
 from weighbridge.execution.worker_process import Limits, raise_error, rules_named, run_worker
 from weighbridge.transcript.supplements import folder_of
@@ -32,7 +33,6 @@ SLICES = "slices"
 WHOLE, STEP = "whole", "step"
 """Class of an operation that is executed whole, and of a leaf that has none: what enters or leaves the step."""
 
-_WORKER = "weighbridge.execution.workers.dispute_worker"
 _DEFAULT = Limits()
 
 
@@ -170,7 +170,7 @@ def trace(
         "device": device,
         "op_rules": rules_named(op_rules),
     }
-    message = run_worker(_WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
+    message = run_worker(WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
     try:
         raise_error(message)
         raw = message["result"]
@@ -209,7 +209,7 @@ def roots(
     """
     at, beside = str(Path(path).resolve()), str(Path(logs).resolve())
     request = {"task": "roots", "path": at, "paths": [at, beside], "logs": beside, "steps": steps, "device": device}
-    message = run_worker(_WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
+    message = run_worker(WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
     try:
         raise_error(message)
         found = [each and digest(each) for each in message["result"]["roots"]]
@@ -235,14 +235,14 @@ def course(
         ReplayWorkerError: The worker died, ran out of its limits or answered nonsense.
     """
     request = {"task": "course", "path": str(Path(path).resolve()), "device": "cpu"}
-    message = run_worker(_WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
+    message = run_worker(WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
     try:
         raise_error(message)
         raw = message["result"]
         found = {name: bytes.fromhex(raw[name]) for name in ("terms", "states", "inputs")}
         if len(split(found["states"])) != len(split(found["inputs"])):
             raise ValueError("course")
-        return Course(**found)
+        return Course(terms=found["terms"], states=found["states"], inputs=found["inputs"])
     except MALFORMED as error:
         raise malformed(error) from None
 
@@ -281,7 +281,7 @@ def judge(
             "op_rules": rules_named(op_rules),
         }
         try:
-            message = run_worker(_WORKER, request, limits, env)
+            message = run_worker(WORKER, request, limits, env)
             if "error" in message:
                 error = message["error"]
                 return Judgement("undecided", text(error["code"], 200), text(error["message"], MAX_REASON))
@@ -308,7 +308,7 @@ def class_of(tape: bytes, leaf: int, *, limits: Limits = _DEFAULT, env: Mapping[
     with tempfile.TemporaryDirectory(prefix="weighbridge-dispute-") as at:
         (Path(at) / "tape").write_bytes(tape)
         request = {"task": "class", "path": at, "leaf": leaf, "device": "cpu"}
-        message = run_worker(_WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
+        message = run_worker(WORKER, request | {"memory": limits.memory, "seconds": limits.seconds}, limits, env)
         try:
             raise_error(message)
             return text(message["result"]["class"], 20)

@@ -1,11 +1,13 @@
 """The game: leaf hashes of both parties, the first that differs, and its openings.
 
-Two parties who part at a step that neither knows yet begin with their courses: the digests of all their states. The
-first that differs names the step, and the step records that follow have to fit the courses. Of the step itself a party
-sends two messages at most: its leaf hashes, the challenger first, and one opening.
+Two parties who part at a step that neither knows yet begin with their courses: the digests of all their states, of long
+trainings in ranges, of which both then show one. The first that differs names the step, and the step records that
+follow have to fit the courses. Of the step itself a party sends two messages at most: its leaf hashes, the challenger
+first, and one opening.
 
 Here messages are compared as bytes. What a record or a program in them says, the confined worker reads that judges.
-What parties say is made in `moves`, what is ruled of their claims in `rulings`, and the clocks run in `refereeing`.
+What parties say is made in `moves` and `ranges`, what is ruled of their claims in `rulings`, and the clocks run in
+`refereeing`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from weighbridge.execution.dispute.leaves import first_difference, tree_root
 from weighbridge.execution.dispute.memory_game import MemoryGame
 from weighbridge.execution.dispute.memory_messages import Equality
 from weighbridge.execution.dispute.messages import (
+    RANGE,
     START,
     Answer,
     Challenge,
@@ -26,16 +29,16 @@ from weighbridge.execution.dispute.messages import (
     DisputeError,
     Message,
     Parts,
+    Range,
     Shown,
 )
-from weighbridge.execution.dispute.moves import parting
+from weighbridge.execution.dispute.ranges import Parting, apart, by_ranges, fits, parting
 from weighbridge.execution.dispute.signed_trees import binding, require
-from weighbridge.transcript.state import state_digest
 
 CHALLENGER, DEFENDER = 0, 1
 NAMES = ("challenger", "defender")
 
-Due = Literal["course", "challenge", "answer", "parts", "opening", "doubt", "layer", "nothing"]
+Due = Literal["course", "range", "challenge", "answer", "parts", "opening", "doubt", "layer", "nothing"]
 
 
 @dataclass
@@ -48,6 +51,8 @@ class Dispute:
         openings: By party, what it showed.
         parts: By party, the parts of the result that it named.
         memory: How far a dispute about a chip's memory has come; None if it is about a step.
+        bound: Whether each record is known to be that of a transcript that its party stands by. Then records that
+            differ beside the same leaves are judged by the last leaf: the run of a false one shows none.
     """
 
     parties: tuple[bytes, bytes]
@@ -55,11 +60,15 @@ class Dispute:
     openings: dict[int, bytes] = field(default_factory=dict)
     parts: dict[int, Parts] = field(default_factory=dict)
     memory: MemoryGame | None = None
+    bound: bool = False
     _challenge: Challenge | None = None
     _answer: Answer | None = None
     _claims: tuple[tuple[bytes, ...], tuple[bytes, ...]] = ((), ())
     _leaf: int | None = None
     _courses: list[Course] = field(default_factory=list)
+    _ranges: list[Range] = field(default_factory=list)
+    _range: int | None = None
+    _parting: Parting | None = None
     _step: int | None = None
 
     @property
@@ -113,7 +122,17 @@ class Dispute:
     @property
     def apart(self) -> bool:
         """Whether both courses were named and there is no step to dispute between them."""
-        return len(self._courses) == len(NAMES) and self._step is None
+        return len(self._courses) == len(NAMES) and self._step is None and not self._seeks
+
+    @property
+    def _seeks(self) -> bool:
+        """Whether a range that both courses have otherwise is still to be shown by one party or both."""
+        return self._range is not None and len(self._ranges) < len(NAMES)
+
+    @property
+    def disputed_range(self) -> int | None:
+        """The first range in which the courses differ, if they are by ranges; None as long as that is unknown."""
+        return self._range
 
     @property
     def unanswered(self) -> bool:
@@ -129,7 +148,7 @@ class Dispute:
     def alike(self) -> bool:
         """Whether two trainings have the same leaves beside records that are not the same."""
         challenge, answer = self._challenge, self._answer
-        if challenge is None or answer is None or not challenge.own or self._courses:
+        if challenge is None or answer is None or not challenge.own or self._courses or self.bound:
             return False
         return self._claims[CHALLENGER] == self._claims[DEFENDER] and challenge.record != answer.record
 
@@ -139,6 +158,8 @@ class Dispute:
             return self.memory.due()
         if len(self._courses) == 1:
             return DEFENDER, "course"
+        if self._seeks:
+            return len(self._ranges), "range"
         if self.apart:
             return CHALLENGER, "nothing"
         if self._challenge is None:
@@ -178,7 +199,14 @@ class Dispute:
                 self._courses.append(course)
             case Course() as course, "course":
                 self._courses.append(course)
-                self._step = parting(*self._courses)
+                self._compare()
+            case Range() as shown, "range":
+                assert self._range is not None
+                if not fits(self._by_ranges()[party], self._range, shown):
+                    raise DisputeError(f"Expected is range {self._range} of the course that the {NAMES[party]} named.")
+                self._ranges.append(shown)
+                if not self._seeks:
+                    self._part(parting(self._ranges[0], self._ranges[1], self._range * RANGE))
             case Challenge() as challenge, "challenge":
                 if self._courses and not self._named(challenge):
                     raise DisputeError("Expected is the challenger's own record of the step at which the courses part.")
@@ -191,7 +219,7 @@ class Dispute:
                 self._answer, self._claims = answer, (split(asked.leaves), split(answer.leaves))
                 found = first_difference(*self._claims)
                 self._leaf = len(self._claims[DEFENDER]) if found is None else found
-                if self._courses and found is None and asked.record != answer.record:
+                if (self._courses or self.bound) and found is None and asked.record != answer.record:
                     self._leaf = max(self._leaf - 1, 0)  # one of two states at most is that of the last leaf
             case Parts() as parts, "parts" | "opening" if party not in self.parts and not self.openings:
                 self.parts[party] = parts
@@ -201,16 +229,28 @@ class Dispute:
                 raise DisputeError(f"Expected is {due} of the {NAMES[party]}, and nothing else.")
         self.messages.append(message)
 
+    def _by_ranges(self) -> list[Course]:
+        return [by_ranges(each) for each in self._courses]
+
+    def _compare(self) -> None:
+        """Looks for the step at which two courses part, or for the range, if one course is by ranges."""
+        if any(each.count for each in self._courses):
+            self._range = apart(*self._by_ranges())
+        else:
+            self._part(parting(self._courses[0], self._courses[1]))
+
+    def _part(self, found: Parting | None) -> None:
+        self._parting, self._step = found, None if found is None else found.step
+
     def _named(self, challenge: Challenge) -> bool:
         """Says whether a challenge names the step at which the courses part, and the state before it.
 
         What its record and its program say is judged: only a confined worker decodes them.
         """
-        course, step = self._courses[CHALLENGER], self._step
-        assert step is not None, "a challenge is due"
-        agreed = split(course.states)[step - 1] if step else state_digest({}, {})
+        found = self._parting
+        assert found is not None, "a challenge is due"
         said = challenge.step, challenge.own, challenge.terms, challenge.state
-        return said == (step, True, course.terms, agreed)
+        return said == (found.step, True, self._courses[CHALLENGER].terms, found.before)
 
     def claim(self, party: int) -> Claim | None:
         """Returns what a party claims of the first leaf that differs, if it claims anything."""
@@ -235,8 +275,8 @@ class Dispute:
             leaf=leaves[index] if index < len(leaves) else b"",
             previous=leaves[index - 1] if index else b"",
             first=leaves[0] if index else b"",
-            left=split(self._courses[party].states)[challenge.step] if self._courses else b"",
-            input=split(self._courses[party].inputs)[challenge.step] if self._courses else b"",
+            left=self._parting.left[party] if self._parting else b"",
+            input=self._parting.input if self._parting else b"",
             step=challenge.step if self._courses else None,
             answered=not self.unanswered,
             part=self.part,

@@ -7,7 +7,7 @@ two parties whose leaves agree up to one place agree on everything before the op
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from weighbridge.core.bounded import decode_cbor
@@ -80,7 +80,8 @@ class Leaf:
 
     def to_cbor(self) -> bytes:
         """Returns the leaf as deterministic CBOR."""
-        return cbor(asdict(self) | {"before": _written(self.before), "after": _written(self.after)})
+        entries = {name: getattr(self, name) for name in _LEAF}
+        return cbor(entries | {"before": _written(self.before), "after": _written(self.after)})
 
     def digest(self) -> bytes:
         """Returns the leaf's hash (32 bytes)."""
@@ -192,8 +193,11 @@ def _scalars(raw: Any) -> list[Scalar]:
     return raw
 
 
+_LEAF, _COUNTERS = (tuple(each.name for each in fields(kind)) for kind in (Leaf, Counters))
+
+
 def _written(counters: Counters) -> dict[str, Any]:
-    return asdict(counters) | {"rng": sorted(counters.rng.items())}
+    return {name: getattr(counters, name) for name in _COUNTERS} | {"rng": sorted(counters.rng.items())}
 
 
 def _counters(raw: Any) -> Counters:

@@ -26,6 +26,9 @@ START = bytes(DIGEST_SIZE)
 MAX_MESSAGE = MAX_OPENING + (1 << 16)
 """Most bytes of a message."""
 
+RANGE = 1 << 10
+"""Steps of a range of a course; the last one has fewer."""
+
 MAX_MESSAGES = 16
 """Most messages of a dispute."""
 
@@ -47,9 +50,27 @@ class Course:
         states: Digest of the state after each step, one after the other.
         inputs: What each step begins with besides the state, by `leaves.input_digest`, one after the other; zeros for a
             step that cannot be disputed.
+        count: Of a course by ranges (`ranges`), how many steps it has: states and inputs are then those of ranges.
     """
 
     terms: bytes
+    states: bytes
+    inputs: bytes
+    count: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Shows the first range in which two courses by ranges differ (`ranges`).
+
+    Attributes:
+        before: What shows the state before it: a digest of all states of the range before, and the last of them (32
+            bytes each); nothing of the first range.
+        states: As for `Course`, of the steps of this range.
+        inputs: Likewise.
+    """
+
+    before: bytes
     states: bytes
     inputs: bytes
 
@@ -148,9 +169,9 @@ class Ruling:
     judged: float
 
 
-Content = Course | Challenge | Answer | Parts | Shown | Ruling | Equality | Granted | Doubt | Layer
+Content = Course | Range | Challenge | Answer | Parts | Shown | Ruling | Equality | Granted | Doubt | Layer
 _KINDS: dict[str, type[Content]] = {
-    "course": Course, "challenge": Challenge, "answer": Answer, "parts": Parts, "opening": Shown,
+    "course": Course, "range": Range, "challenge": Challenge, "answer": Answer, "parts": Parts, "opening": Shown,
     "ruling": Ruling, "equality": Equality, "granted": Granted, "doubt": Doubt, "layer": Layer,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -278,11 +299,11 @@ def content_of(body: bytes) -> Content:
     return content
 
 
-_OPTIONAL = frozenset({"draft", "supplements", "chunk"})
+_OPTIONAL = frozenset({"draft", "supplements", "chunk", "count"})
 _MOST_SUPPLEMENTS = 4
 _DIGESTS = ("state", "log", "draft")
-_LISTS = ("leaves", "states", "inputs", "parts", "keyed", "plain")
-_NUMBERS = ("step", "node")
+_LISTS = ("leaves", "states", "inputs", "parts", "keyed", "plain", "before")
+_NUMBERS = ("step", "node", "count")
 
 
 def _filled(kind: type[_Kind], raw: dict[str, Any]) -> _Kind:
@@ -307,8 +328,10 @@ def _filled(kind: type[_Kind], raw: dict[str, Any]) -> _Kind:
             raise ValueError(name)
         else:
             _sized(name, value)
-    if kind is Course and len(raw["states"]) != len(raw["inputs"]):
+    if kind in (Course, Range) and len(raw["states"]) != len(raw["inputs"]):
         raise ValueError("inputs")
+    if (count := raw.get("count", 0)) and len(raw["states"]) != DIGEST_SIZE * -(-count // RANGE):
+        raise ValueError("count")
     return kind(**raw)
 
 

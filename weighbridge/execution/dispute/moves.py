@@ -1,4 +1,4 @@
-"""What parties say in a dispute: courses that part, terms that differ, a challenge and its answer."""
+"""What parties say in a dispute: terms that differ, a challenge and its answer."""
 
 from __future__ import annotations
 
@@ -7,27 +7,11 @@ from collections.abc import Iterable, Sequence
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.core.errors import UsageError
-from weighbridge.execution.dispute.asking import SLICES, Traced, split
-from weighbridge.execution.dispute.leaves import NO_INPUT, first_difference, tree_root
+from weighbridge.execution.dispute.asking import SLICES, Traced
+from weighbridge.execution.dispute.leaves import tree_root
 from weighbridge.execution.dispute.memory_messages import Granted
 from weighbridge.execution.dispute.messages import Answer, Challenge, Course, Message
 from weighbridge.transcript.supplements import read_signed
-
-
-def parting(one: Course, other: Course) -> int | None:
-    """Returns the first step after which the states of two courses differ.
-
-    Returns:
-        The step; None if there is none, if the courses part before it in their terms or in what it begins with, or if
-        it cannot be disputed.
-    """
-    if one.terms != other.terms:
-        return None
-    step = first_difference(split(one.states), split(other.states))
-    if step is None or step >= min(len(one.states), len(other.states)) // DIGEST_SIZE:
-        return None
-    mine, yours = split(one.inputs)[step], split(other.inputs)[step]
-    return step if mine == yours != NO_INPUT else None
 
 
 def other_tables(mine: bytes, messages: Iterable[Message]) -> str:

@@ -18,7 +18,7 @@ from weighbridge.core.errors import FormatError
 from weighbridge.core.memory_map import Held
 from weighbridge.execution.memory_roots import may_write
 from weighbridge.transcript.state import state_digest
-from weighbridge.transcript.tape import DTYPE_NAMES, DTYPES, Tape, references
+from weighbridge.transcript.tape import DTYPE_NAMES, DTYPES, Tape, references, resized
 from weighbridge.transcript.tensor_file import raw_bytes
 
 MAX_OPENING = 1 << 30
@@ -133,6 +133,20 @@ def opened_slots(tape: Tape, op: int) -> list[tuple[int, bool]]:
     reads = {tape.refs[ref][0] for ref in references((node.args, tuple(node.kwargs.values())))}
     freed = {slot for at, slot in tape.frees if at == op}
     return [(slot, slot in reads) for slot in sorted(reads | freed | may_write(tape, op))]
+
+
+def most_shown(tape: Tape) -> int:
+    """Returns how many bytes of storages an opening of any operation shows at most, each at its largest size so far.
+
+    Raises:
+        TapeError: The tape names an operation that does not exist.
+    """
+    sizes = {item.slot: item.bytes for item in tape.inputs}
+    most = sum(item.bytes for item in tape.inputs if item.origin not in ("state", "dropped"))  # the batch: leaf 0
+    for op, node in enumerate(tape.nodes):
+        most = max(most, sum(sizes.get(slot, 0) for slot, reads in opened_slots(tape, op) if reads))
+        sizes.update((slot, max(size, sizes.get(slot, 0))) for slot, size in (*node.births, *resized(tape, node)))
+    return most
 
 
 def _pair(held: Held | None) -> list[Any] | None:

@@ -37,10 +37,17 @@ _NO_DIFFERENCE = Judgement(
 )
 
 
-def judgements(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
-    """Returns what is said of each claim of a dispute whose parties have said all."""
+def judgements(dispute: Dispute, judge: Judge, defenders: Judge | None = None) -> list[tuple[int, Judgement]]:
+    """Returns what is said of each claim of a dispute whose parties have said all.
+
+    Args:
+        dispute: The dispute.
+        judge: Judges claims.
+        defenders: Judges that of the defender, if not `judge` does.
+    """
     if dispute.memory is not None:
         return dispute.memory.judgements()
+    judges = (judge, defenders or judge)
     if dispute.apart:
         return [(party, _no_step(*dispute.courses)) for party in (CHALLENGER, DEFENDER)]
     if dispute.unanswered:
@@ -53,7 +60,7 @@ def judgements(dispute: Dispute, judge: Judge) -> list[tuple[int, Judgement]]:
     for party in (CHALLENGER, DEFENDER):
         claim = dispute.claim(party)
         if claim is not None:
-            found.append((party, judge(claim, dispute.openings.get(party, b""))))
+            found.append((party, judges[party](claim, dispute.openings.get(party, b""))))
             if party == CHALLENGER and found[-1][1].code == "dispute.course":
                 break  # the defender's claim rests on the program that the challenge names
     return found

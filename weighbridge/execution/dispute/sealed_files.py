@@ -1,6 +1,6 @@
 """What a party to a sealed dispute gives the worker: its claim, what opens the disputed step, and its run.
 
-    subject             the step and 32 random bytes, which the terms commit to
+    subject             the step and both transcripts, which the terms commit to (`attest.sealed_subject`)
     claim               terms, program, state, record and leaf hashes: a challenge's content, of either party
     run/...             the transcript that the claim is about
     run.supplements/... logs that were made on demand, if there are any
@@ -16,11 +16,17 @@ import shutil
 from pathlib import Path
 
 from weighbridge.attest.sealed_list import SealedList, list_files
+from weighbridge.core.bounded import file_digest
 from weighbridge.core.errors import FormatError, UsageError
-from weighbridge.execution.dispute.messages import MAX_MESSAGE, Challenge, body_of, content_of
+from weighbridge.execution.dispute.messages import Challenge, body_of, content_of
 from weighbridge.transcript.supplements import folder_of
+from weighbridge.transcript.writer import MANIFEST
 
 SUBJECT, CLAIM, RUN = "subject", "claim", "run"
+MAX_CLAIM = 32 << 20
+"""Most bytes of a claim: as many as a referee's service takes in a challenge (`docket.DocketLimits`)."""
+MAX_SHOWN = 128 << 20
+"""Most bytes of an operation's operands: what shows them is one line of a worker's answer."""
 
 
 def gather(out: Path, run: Path, claim: Challenge, subject: bytes) -> None:
@@ -33,12 +39,15 @@ def gather(out: Path, run: Path, claim: Challenge, subject: bytes) -> None:
         subject: What opens the subject of the terms.
 
     Raises:
-        UsageError: Something is there, or a file cannot be read or written.
+        UsageError: Something is there, a file cannot be read or written, or the claim is larger than a worker takes.
     """
+    said = body_of(claim)
+    if len(said) > MAX_CLAIM:
+        raise UsageError(f"the claim has {len(said)} bytes, and a sealed referee takes {MAX_CLAIM}; dispute it openly")
     try:
         out.mkdir(mode=0o700)
         (out / SUBJECT).write_bytes(subject)
-        (out / CLAIM).write_bytes(body_of(claim))
+        (out / CLAIM).write_bytes(said)
         shutil.copytree(run, out / RUN, copy_function=_linked)
         if (beside := folder_of(run)).is_dir():
             shutil.copytree(beside, folder_of(out / RUN), copy_function=_linked)
@@ -68,15 +77,21 @@ def claim(directory: Path) -> Challenge:
     """Returns a party's claim: in the worker.
 
     Raises:
-        FormatError: It gave none.
+        FormatError: It gave none, or one that is too large.
     """
     path = directory / CLAIM
-    if not path.is_file() or path.stat().st_size > MAX_MESSAGE:
+    if not path.is_file() or path.stat().st_size > MAX_CLAIM:
         raise FormatError("a party gave no claim")
     found = content_of(path.read_bytes())
     if not isinstance(found, Challenge):
         raise FormatError("a party's claim is another message")
     return found
+
+
+def transcript(run: Path) -> bytes:
+    """Returns the digest of a transcript's manifest (32 bytes), of which nothing is decoded; nothing if it has none."""
+    path = run / MANIFEST
+    return b"" if path.is_symlink() or not path.is_file() else file_digest(path)[1]
 
 
 def _linked(source: str, target: str) -> None:

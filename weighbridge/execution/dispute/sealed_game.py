@@ -3,29 +3,54 @@
 It is the game of `game`, with the same judgement of the first leaf that differs. What each party would send in turn,
 the worker takes out of what that party committed to before: its claim, and an opening made of its run in a confined
 process. A party whose files are not there, or do not give what it has to show, forfeits, as one that is silent does.
-Of a run that this worker has not the memory or the time to execute, it cannot say anything: no party loses by that.
+
+No reader sees what a party gave, so none could compare it with what that party signed: the worker does. The run is the
+transcript that the subject names, signed by the key of the terms, and the claim is about that transcript's record of
+the step. Otherwise its party forfeits, for it could escape with any other run.
+
+Both parties agreed on the memory and the time that each one's run may take, and the worker has them (`launcher`). So a
+party whose process exceeds them, or dies, forfeits as well: it would escape if that said nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from weighbridge.attest.sealed_dispute import DisputeTerms, step_of
+from weighbridge.attest.sealed_dispute import PARTIES, DisputeTerms
+from weighbridge.attest.sealed_subject import Subject
 from weighbridge.core.errors import ReplayWorkerError, WeighbridgeError
 from weighbridge.execution.dispute import moves, sealed_files
-from weighbridge.execution.dispute.asking import Traced, Verdict, split
+from weighbridge.execution.dispute.asking import Claim, Judgement, Traced, Verdict, forfeited, split
 from weighbridge.execution.dispute.confidential import unmarked
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER, Dispute
 from weighbridge.execution.dispute.messages import Answer, Challenge, Shown, unsigned
-from weighbridge.execution.dispute.rulings import Judge, judgements
-
-Opener = Callable[[Path, int, int], bytes | None]
-"""Returns the opening of a leaf of a step of a transcript; None if the step ends before it. Takes path, step, leaf."""
+from weighbridge.execution.dispute.recorded import Recorded
+from weighbridge.execution.dispute.rulings import judgements
 
 Files = tuple[Path | None, Path | None]
 """Where the files of challenger and defender lie; None of a party that gave none in time."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Confined processes that read what a party gave, each with what is left of that party's memory and time.
+
+    One that dies or exceeds them raises `ReplayWorkerError`, or is told by a judgement with that error's code. What
+    fails through no party's fault raises anything but a `WeighbridgeError`: then there is no ruling.
+
+    Attributes:
+        record: Returns what a transcript says of a step. Takes party, path, step.
+        opening: Returns the opening of a leaf of a step of a transcript; None if the step ends before it. Takes party,
+            path, step, leaf.
+        judge: Judges a claim. Takes party, claim, opening.
+    """
+
+    record: Callable[[int, Path, int], Recorded]
+    opening: Callable[[int, Path, int, int], bytes | None]
+    judge: Callable[[int, Claim, bytes], Judgement]
 
 
 @dataclass(frozen=True)
@@ -51,24 +76,23 @@ class _ForfeitError(Exception):
         self.party = party
 
 
-def play(terms: DisputeTerms, files: Files, opener: Opener, judge: Judge) -> Played:
+def play(terms: DisputeTerms, files: Files, processes: Processes) -> Played:
     """Plays a dispute to its end.
 
     Args:
         terms: What both parties agreed on.
         files: What each gave.
-        opener: Makes openings, in a confined process.
-        judge: Judges claims, in a confined process.
+        processes: Read it.
     """
-    claims = [_claimed(terms, each) for each in files]
+    claims = [_claimed(terms, party, files[party], processes) for party in (CHALLENGER, DEFENDER)]
     forfeits: dict[int, Verdict] = {party: "forfeit" for party in (CHALLENGER, DEFENDER) if claims[party] is None}
     if forfeits:
         return Played(forfeits)
     asked, own = claims
     assert asked is not None
     assert own is not None
-    dispute = Dispute((terms.challenger, terms.defender))
-    stuck = set[int]()
+    keys = (terms.challenger_signer, terms.defender_signer)  # what they signed binds the parties, as supplements do
+    dispute = Dispute(keys, bound=True)
     try:
         _take(dispute, CHALLENGER, asked)
         _take(dispute, DEFENDER, _answer(own, asked))
@@ -77,28 +101,35 @@ def play(terms: DisputeTerms, files: Files, opener: Opener, judge: Judge) -> Pla
             at = files[party]
             assert at is not None
             assert dispute.leaf is not None
-            opening = _opened(opener, at, asked.step, dispute.leaf)
-            stuck |= {party} if opening is None else set()
-            _take(dispute, party, Shown(opening=opening or b""))
+            _take(dispute, party, Shown(opening=_opened(processes, party, at, asked.step, dispute.leaf)))
     except _ForfeitError as error:
         return Played({error.party: "forfeit"})
-    found: dict[int, Verdict] = {
-        party: "undecided" if party in stuck and each.verdict == "forfeit" else each.verdict
-        for party, each in judgements(dispute, judge)
-    }
+    judges = [partial(_judged, processes, party) for party in (CHALLENGER, DEFENDER)]
+    found: dict[int, Verdict] = {party: each.verdict for party, each in judgements(dispute, *judges)}
     judged = dispute.common and not dispute.equal and not dispute.alike
     return Played(found, dispute.leaf if judged else None, asked.tape if judged else b"")
 
 
-def _claimed(terms: DisputeTerms, files: Path | None) -> Challenge | None:
-    """Returns a party's claim about the step of the terms; None if it shows none."""
+def _claimed(terms: DisputeTerms, party: int, files: Path | None, processes: Processes) -> Challenge | None:
+    """Returns a party's claim about its record of the step of the terms; None if it shows none."""
     if files is None:
         return None
+    name, run = PARTIES[party], files / sealed_files.RUN
     try:
-        step, said = step_of(sealed_files.subject(files), terms), sealed_files.claim(files)
+        subject, said = Subject.opened(sealed_files.subject(files), terms), sealed_files.claim(files)
+        given = sealed_files.transcript(run)
     except (WeighbridgeError, OSError):
         return None
-    return replace(said, terms=unmarked(said.terms)) if step is not None and said.step == step else None
+    if subject is None or said.step != subject.step or given != subject.transcript_of(name):
+        return None
+    try:
+        found = processes.record(party, run, subject.step)
+    except WeighbridgeError:
+        return None
+    agreed = (subject.transcript_of(name), terms.signer_of(name))
+    if (found.transcript, found.signer) != agreed or not found.bears(said):
+        return None
+    return replace(said, terms=unmarked(said.terms))
 
 
 def _answer(own: Challenge, asked: Challenge) -> Answer:
@@ -117,14 +148,18 @@ def _take(dispute: Dispute, party: int, content: Challenge | Answer | Shown) -> 
         raise _ForfeitError(party) from None
 
 
-def _opened(opener: Opener, files: Path, step: int, leaf: int) -> bytes | None:
-    """Returns what a party's run shows of a leaf.
-
-    Returns:
-        The opening; nothing if the run cannot be executed so far, which shows nothing; None if the process that did so
-        ran out of its memory or time, or died.
-    """
+def _opened(processes: Processes, party: int, files: Path, step: int, leaf: int) -> bytes:
+    """Returns what a party's run shows of a leaf; nothing, which shows nothing, if it does not get there."""
     try:
-        return opener(files / sealed_files.RUN, step, leaf) or b""
-    except WeighbridgeError as error:
-        return None if error.reason == ReplayWorkerError.code else b""
+        return processes.opening(party, files / sealed_files.RUN, step, leaf) or b""
+    except WeighbridgeError:
+        return b""
+
+
+def _judged(processes: Processes, party: int, claim: Claim, opening: bytes) -> Judgement:
+    """Returns what is said of a party's claim, in what is left of what its run may take."""
+    try:
+        found = processes.judge(party, claim, opening)
+    except ReplayWorkerError as error:
+        return forfeited(error.message)
+    return forfeited(found.reason) if found.code == ReplayWorkerError.code else found

@@ -147,8 +147,33 @@ class Tracer(Executor):
     shown = parts = b""
     parted = ""
     explaining = False
+    _reaching = False
+
+    def reach(
+        self, tape: Tape, record: StepRecord, log: LogReader | None, batch: Mapping[str, Tensor],
+        undeclared: Mapping[str, Tensor],
+    ) -> None:  # fmt: skip
+        """Executes a step on the state that was loaded as a replay does, and makes no tree.
+
+        Args:
+            tape: The program.
+            record: The step's record.
+            log: Its rounding log; None if it is made on demand, and is not here.
+            batch: Batch tensors by path.
+            undeclared: Undeclared tensors by name.
+
+        Raises:
+            WeighbridgeError: The step does not come out as it was recorded.
+        """
+        self._reaching = True
+        try:
+            self.run(tape, record.tape, record, log, batch, undeclared)
+        finally:
+            self._reaching = False
 
     def _context(self, record: StepRecord, log: LogReader | None) -> Following:
+        if self._reaching:
+            return super()._context(record, log)
         self._tracing = Tracing(record, log, self._seed, self._policy)
         self._tracing.explaining = self.explaining
         return self._tracing

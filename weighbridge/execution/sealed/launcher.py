@@ -80,8 +80,9 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
         sink: Where attestation and outcome go.
 
     Raises:
-        SealedWorkerError: The image is another than the order's, the machine lacks something that is required, a nonce
-            is spent, or the worker refused its inputs or ended without an outcome. Nothing of the outcome was written.
+        SealedWorkerError: The image is another than the order's, the machine lacks something that is required or has
+            less than the parties to a dispute agreed on, a nonce is spent, or the worker refused its inputs or ended
+            without an outcome. Nothing of the outcome was written.
         OSError: The log or the sink cannot be written.
     """
     image = images.load(site.image)
@@ -91,10 +92,12 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
         )
     require_processor(site.image)
     require_no_swap(Path("/proc/swaps"))
+    require_offered(site, order, Path("/proc/meminfo"))
     start = append(site.log, order)
     begun = time.monotonic()
     leaves = None if order.leaves_after_s is None else begun + order.leaves_after_s
     deadline = begun + site.limits.seconds if leaves is None else leaves
+    started_by = begun + site.limits.seconds if order.referee is not None else deadline
     ours, theirs = os.pipe()
     process = os.fork()
     if not process:
@@ -103,7 +106,9 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
     ended = False
     try:
         with os.fdopen(ours, "rb", buffering=0) as worker:
-            said = _said(worker, STARTED, deadline)
+            said = _said(worker, STARTED, started_by)
+            if order.referee is not None:  # the parties' time begins now, however long the start took
+                leaves = deadline = time.monotonic() + order.referee.leaves_after_s
             attestation = site.launcher.quote(
                 order, start, measurement=image.measurement, worker=said[:_KEY], signer=said[_KEY : 2 * _KEY],
                 isolation=said[2 * _KEY :].decode("ascii", "replace").split(","),
@@ -161,6 +166,33 @@ def require_processor(image: Path) -> None:
             "or agree on an image that was made on such a machine",
             code="sealed.image",
         )
+
+
+def require_offered(site: Site, order: Order, table: Path) -> None:
+    """Checks that this machine has what the parties to a dispute agreed on: a run that exceeds that forfeits.
+
+    Args:
+        site: What workers run with here.
+        order: The order.
+        table: The kernel's table of memory.
+
+    Raises:
+        SealedWorkerError: It has less memory, or room for fewer bytes. No nonce is spent.
+    """
+    agreed = order.referee
+    if agreed is None:
+        return
+    free = next(int(line.split()[1]) << 10 for line in table.read_text().splitlines() if line.startswith("MemAvail"))
+    for name, needed, there in (
+        ("memory of a run (--memory)", agreed.memory, site.limits.memory),
+        ("files of both parties (--inputs)", 2 * agreed.inputs, site.inputs),
+        ("free memory", 2 * (agreed.memory + agreed.inputs), free),
+    ):
+        if needed > there:
+            raise SealedWorkerError(
+                f"this site offers {there} bytes of {name}, and the parties agreed on {needed}; offer more, or agree "
+                "on other terms"
+            )
 
 
 def require_no_swap(table: Path) -> None:

@@ -13,7 +13,7 @@ from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.execution.dispute.asking import MAX_REASON, NOT_DISPUTED, SLICES, STEP, WHOLE, Claim
 from weighbridge.execution.dispute.judgement import judge
 from weighbridge.execution.dispute.leaves import NO_INPUT, input_digest, tree_root
-from weighbridge.execution.dispute.openings import MAX_OPENING
+from weighbridge.execution.dispute.openings import MAX_OPENING, most_shown
 from weighbridge.execution.dispute.tracing import Tracer
 from weighbridge.execution.workers.serving import serve
 from weighbridge.numerics.conformance import bound_policy as policies
@@ -45,7 +45,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         WeighbridgeError: It cannot be answered; no party is accused.
     """
-    tasks = {"judge": _judged, "trace": _traced, "course": _course, "roots": _roots, "class": _class}
+    tasks = {
+        "judge": _judged, "trace": _traced, "course": _course, "roots": _roots, "class": _class, "record": _recorded,
+    }  # fmt: skip
     return tasks[request["task"]](request)
 
 
@@ -57,6 +59,39 @@ def _course(request: dict[str, Any]) -> dict[str, Any]:
         "states": b"".join(record.state for record in records).hex(),
         "inputs": b"".join(NO_INPUT if _apart(record) else input_digest(record) for record in records).hex(),
     }
+
+
+def _recorded(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a transcript says of a step; executes nothing."""
+    transcript, step = Transcript.open(request["path"]), int(request["step"])
+    record = _disputable(transcript, step)
+    begin = max([c for c in transcript.checkpoint_steps if c <= step], default=0)
+    tapes = {each.tape: transcript.tape(each.tape) for each in map(transcript.step, range(begin, step + 1))}
+    tape = Tape.decode(tapes[record.tape])
+    return {
+        "transcript": transcript.digest, "signer": transcript.manifest.public.hex(),
+        "terms": terms_of(transcript).hex(), "tape": record.tape.hex(), "state": _state_before(transcript, step).hex(),
+        "record": record.to_cbor().hex(), "draft": transcript.draft_digest.hex() if record.outputs else "",
+        "needs": max(Tape.decode(each).largest_footprint() for each in tapes.values()), "shows": most_shown(tape),
+    }  # fmt: skip
+
+
+def _disputable(transcript: Transcript, step: int) -> StepRecord:
+    """Returns the record of a step.
+
+    Raises:
+        WeighbridgeError: There is none, or the step cannot be disputed.
+    """
+    if not 0 <= step < transcript.steps:
+        raise UsageError(f"the transcript has {transcript.steps} steps; step {step} is not among them")
+    record = transcript.step(step)
+    if why := _apart(record):
+        raise WeighbridgeError(why, code=NOT_DISPUTED)
+    return record
+
+
+def _state_before(transcript: Transcript, step: int) -> bytes:
+    return transcript.step(step - 1).state if step else state_digest({}, {})
 
 
 def _class(request: dict[str, Any]) -> dict[str, Any]:
@@ -93,11 +128,7 @@ def _tracer(request: dict[str, Any], terms: dict[str, Any]) -> Tracer:
 
 def _traced(request: dict[str, Any]) -> dict[str, Any]:
     transcript, step = _opened(request), int(request["step"])
-    if not 0 <= step < transcript.steps:
-        raise UsageError(f"the transcript has {transcript.steps} steps; step {step} is not among them")
-    record = transcript.step(step)
-    if why := _apart(record):
-        raise WeighbridgeError(why, code=NOT_DISPUTED)
+    record = _disputable(transcript, step)
     encoded, terms = _log(transcript, step), terms_of(transcript)
     tracer = _tracer(request, decode_cbor(terms))
     state = _reach(transcript, step, tracer)
@@ -160,16 +191,11 @@ def _opened(request: dict[str, Any]) -> Transcript:
     return transcript
 
 
-def _log(transcript: Transcript, step: int, *, itself: bool = True) -> bytes:
-    """Returns the encoded rounding log of a step, of a step with logs on demand that of its supplement.
-
-    A step that stands before the disputed one (not `itself`) may do without: it comes out as recorded, or is refused.
-    """
+def _log(transcript: Transcript, step: int) -> bytes:
+    """Returns the encoded rounding log of a step, of a step with logs on demand that of its supplement."""
     if not transcript.on_demand:
         return transcript.rounding(step)
     encoded = None if transcript.supplements is None else transcript.supplements.encoded(transcript.step(step))
-    if encoded is None and not itself:
-        return transcript.rounding(step)
     if encoded is None:
         raise UsageError(f"step {step} has no rounding log here; make it with `weighbridge regenerate` first")
     return encoded
@@ -183,20 +209,21 @@ def _reach(transcript: Transcript, step: int, tracer: Tracer) -> bytes:
         if checkpoint_digest(checkpoint) != transcript.step(begin - 1).state:
             raise UsageError(f"checkpoint {begin} is not the state after step {begin - 1}; dispute that step")
         tracer.load(checkpoint)
+    tapes: dict[bytes, Tape] = {}
     for number in range(begin, step):
         record = transcript.step(number)
-        tape = Tape.decode(transcript.tape(record.tape))
-        tracer.trace(
-            tape,
-            record,
-            _log(transcript, number, itself=False),
-            transcript.batch(number),
-            transcript.undeclared(number),
-            bytes(32),
-        )
-        if tracer.parted or tracer.state_digest() != record.state:
+        if record.tape not in tapes:
+            tapes[record.tape] = Tape.decode(transcript.tape(record.tape))
+        batch, undeclared = transcript.batch(number), transcript.undeclared(number)
+        try:
+            tracer.reach(tapes[record.tape], record, transcript.log(number), batch, undeclared)
+        except WeighbridgeError:
+            came_out = False
+        else:
+            came_out = tracer.state_digest() == record.state
+        if not came_out:
             raise UsageError(f"step {number} does not come out as it was recorded; dispute that step")
-    return transcript.step(step - 1).state if step else state_digest({}, {})
+    return _state_before(transcript, step)
 
 
 def _judged(request: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,9 @@ As every sealed worker it runs in a measured image and is confined before it has
 process but those that read them: each is forked from a server that was started before there was any key, sees the files
 of one party, and confines itself.
 
+Each party's run and claim have the memory and the time that both parties agreed on, whatever the other one's take. The
+launcher starts no worker on a machine that has less, and time runs from the attestation on.
+
 The ruling leaves at one time and has one size. What has not ended by then is `late`, what failed is `aborted`.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import struct
 import sys
@@ -20,9 +24,10 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from nacl.signing import SigningKey
 
@@ -30,11 +35,13 @@ from weighbridge.attest.sealed_channel import SealedInputError, WorkerKey
 from weighbridge.attest.sealed_dispute import Admission, DisputeTerms, admitted
 from weighbridge.attest.sealed_order import OUTCOME, REFUSED, STARTED, Order, SealedWorkerError
 from weighbridge.attest.sealed_ruling import CLASSES, RulingStatus, SealedRuling, sign
-from weighbridge.core.errors import WeighbridgeError
+from weighbridge.core.errors import ReplayWorkerError, WeighbridgeError
 from weighbridge.execution import worker_process
 from weighbridge.execution.dispute import asking
+from weighbridge.execution.dispute.asking import Claim, Judgement
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
-from weighbridge.execution.dispute.sealed_game import Files, Played, play
+from weighbridge.execution.dispute.recorded import Recorded, recorded
+from weighbridge.execution.dispute.sealed_game import Files, Played, Processes, play
 from weighbridge.execution.fork_server import SEALED
 from weighbridge.execution.worker_process import Limits
 from weighbridge.execution.workers.sealed_lanes import Lanes
@@ -43,8 +50,14 @@ from weighbridge.execution.workers.sealed_worker import REQUIRED, confined, is_t
 _LENGTH = struct.Struct(">I")
 _SIGNING_SECONDS = 3.0
 """So long before the ruling leaves, the game has to have ended."""
-_SHARES = 3
-"""One in so many of the seconds that are left goes to the next process that reads a party's files."""
+_CLASS_SECONDS = 10
+"""So long at most a process takes that names the class of an operation; that of the parties' program."""
+
+_T = TypeVar("_T")
+
+
+class MachineError(Exception):
+    """No process can be started here any more, through no party's fault: there is no ruling."""
 
 
 def main(told: str) -> None:
@@ -57,7 +70,8 @@ def main(told: str) -> None:
     warnings.filterwarnings("ignore")
     given = json.loads(told)
     order, scratch = Order.from_cbor(bytes.fromhex(given["order"])), Path(tempfile.gettempdir())
-    limits = Limits(memory=int(given["memory"]), seconds=int(given["seconds"]))
+    assert order.referee is not None, "the launcher starts this for disputes alone"
+    limits = Limits(memory=order.referee.memory, seconds=int(given["seconds"]))
     launcher = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints goes nowhere
 
@@ -77,14 +91,14 @@ def main(told: str) -> None:
             refuse("sealed.isolation", sorted(missing) or ["not-traced" if forking else "fork-server"])
         else:
             worker, signer = WorkerKey(), SigningKey.generate()
+            deadline = time.monotonic() + order.referee.leaves_after_s - _SIGNING_SECONDS
             send(STARTED, worker.public + bytes(signer.verify_key) + ",".join(sorted(applied)).encode())
             source = os.fdopen(0, "rb")
             terms = admitted(Admission.receive(source), order)
             channels = [order.challenger_terms(worker.public), order.terms(worker.public)]
-            lanes = Lanes(source, worker.streams(channels), scratch, limit=int(given["inputs"]) // 2)
-            deadline = float(given["deadline"]) - _SIGNING_SECONDS
+            lanes = Lanes(source, worker.streams(channels), scratch, limit=terms.inputs)
             files = lanes.wait(min(time.monotonic() + terms.clock_s, deadline))
-            send(OUTCOME, sign(ruled(terms, order, (files[0], files[1]), limits, deadline), signer))
+            send(OUTCOME, sign(ruled(terms, order, (files[0], files[1]), deadline), signer))
             code = 0
     except (SealedInputError, SealedWorkerError) as error:
         refuse(error.reason)
@@ -95,29 +109,24 @@ def main(told: str) -> None:
         os._exit(code)  # what a game that is late still does is not waited for
 
 
-def ruled(terms: DisputeTerms, order: Order, files: Files, limits: Limits, deadline: float) -> SealedRuling:
+def ruled(terms: DisputeTerms, order: Order, files: Files, deadline: float) -> SealedRuling:
     """Plays a dispute, and returns what is ruled; of a game without an end, that.
 
     Args:
         terms: What both parties agreed on.
         order: The order that terms and seats make.
         files: What each party gave in time.
-        limits: On memory and time of each process that reads a party's files.
         deadline: When the ruling has to be there, by the monotonic clock, in seconds.
     """
     found: list[SealedRuling] = []
 
     def work() -> None:
         with contextlib.suppress(Exception):  # of what it fails by, only that it failed may leave
-            share = partial(_share, limits, deadline)
-            played = play(
-                terms, files, lambda run, step, leaf: _opening(share(), run, step, leaf),
-                lambda claim, opening: asking.judge(claim, opening, limits=share()),
-            )  # fmt: skip
+            played = play(terms, files, processes(terms))
             found.append(
                 SealedRuling(
                     order=order.digest, status="complete", challenger=played.verdicts.get(CHALLENGER, "none"),
-                    defender=played.verdicts.get(DEFENDER, "none"), operation=_class(terms, played, limits),
+                    defender=played.verdicts.get(DEFENDER, "none"), operation=_class(terms, played),
                 )
             )  # fmt: skip
 
@@ -130,21 +139,72 @@ def ruled(terms: DisputeTerms, order: Order, files: Files, limits: Limits, deadl
     return SealedRuling(order=order.digest, status=status)
 
 
-def _share(limits: Limits, deadline: float) -> Limits:
-    """Returns what the next process may use: a part of the time that is left, so that no party's files take all."""
-    left = int((deadline - time.monotonic()) / _SHARES)
-    return Limits(memory=limits.memory, seconds=max(1, min(limits.seconds, left)))
+class _Allowance:
+    """What is left of the seconds of one party's run and claim."""
+
+    def __init__(self, terms: DisputeTerms) -> None:
+        self._memory, self._left = terms.memory, float(terms.run_s)
+
+    def spent_on(self, work: Callable[[Limits], _T]) -> _T:
+        """Does work of one process.
+
+        Raises:
+            ReplayWorkerError: Nothing was left, or the process died or exceeded what was.
+            MachineError: It did not end by itself: what processes are forked from is gone.
+        """
+        if not worker_process.prepared():
+            raise MachineError
+        if self._left <= 0:
+            raise ReplayWorkerError("the time of this party's run is over")
+        began = time.monotonic()
+        try:
+            return work(Limits(memory=self._memory, seconds=math.ceil(self._left)))
+        except ReplayWorkerError:
+            if not worker_process.prepared():
+                raise MachineError from None
+            raise
+        finally:
+            self._left -= time.monotonic() - began
 
 
-def _opening(limits: Limits, run: Path, step: int, leaf: int) -> bytes | None:
+def processes(terms: DisputeTerms) -> Processes:
+    """Returns the processes that read what the parties of a dispute gave, each party's within what both agreed on.
+
+    Args:
+        terms: What they agreed on.
+    """
+    allowances = (_Allowance(terms), _Allowance(terms))
+
+    def judge(party: int, claim: Claim, opening: bytes) -> Judgement:
+        def work(limits: Limits) -> Judgement:
+            said = asking.judge(claim, opening, limits=limits)
+            if said.code == ReplayWorkerError.code:  # told, and not raised, as no other referee accuses a party of it
+                raise ReplayWorkerError(said.reason)
+            return said
+
+        return allowances[party].spent_on(work)
+
+    return Processes(
+        record=lambda party, run, step: allowances[party].spent_on(partial(_record, run, step)),
+        opening=lambda party, run, step, leaf: allowances[party].spent_on(partial(_opening, run, step, leaf)),
+        judge=judge,
+    )
+
+
+def _record(run: Path, step: int, limits: Limits) -> Recorded:
+    return recorded(run, step, limits=limits)
+
+
+def _opening(run: Path, step: int, leaf: int, limits: Limits) -> bytes | None:
     return asking.trace(run, step, place=leaf, limits=limits).opening
 
 
-def _class(terms: DisputeTerms, played: Played, limits: Limits) -> str:
+def _class(terms: DisputeTerms, played: Played) -> str:
     """Returns the class of the operation that was judged, if that is shown."""
     if not terms.shows_class or played.leaf is None:
         return "none"
     with contextlib.suppress(WeighbridgeError):
+        limits = Limits(memory=terms.memory, seconds=_CLASS_SECONDS)
         found = asking.class_of(played.tape, played.leaf, limits=limits)
         if found in CLASSES:
             return found
