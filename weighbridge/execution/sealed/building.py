@@ -36,8 +36,19 @@ _PACKAGES = ("weighbridge", "verifier", "analysis", "protos")
 """Ours, beside each other whether or not they are installed: what a session is made of."""
 _KEPT = ("LD_LIBRARY_PATH", "PATH", "TMPDIR")
 _PROBE = """
-import json, sys, tempfile
+import _imp, json, sys, tempfile
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path
+
+class Placed(SourceFileLoader):  # compiled loops name the files of packages that may fail: as a worker has them
+    def get_code(self, name):
+        code = super().get_code(name)
+        if self.path.startswith(sys.argv[2] + "/"):
+            _imp._fix_co_filename(code, "/site" + self.path[len(sys.argv[2]):])
+        return code
+
+sys.path_hooks.insert(0, FileFinder.path_hook((ExtensionFileLoader, EXTENSION_SUFFIXES), (Placed, [".py"])))
+sys.path_importer_cache.clear()
 sys.path[:0] = sys.argv[1:]
 import torch._dynamo, torch._refs
 import weighbridge.execution.workers.sealed_worker
