@@ -214,7 +214,15 @@ strict bounds count {wide:,} and probabilistic ones {wide_probable:,.0f}.
 
 """
 
-_SMALLER = """## Smaller bounds that were not taken
+_SMALLER = """## Products of a unit that truncates
+
+Under the policies `unit-a100` and `unit-h100`, products of 16 bits whose sums have at most 4,096 terms have bounds of
+the unit itself, made of partial sums: see [matrix units](matrix-units.md#bounds-of-their-own). They are measured on
+the unit's model, which keeps half of them on data of five kinds, and have the same bits on every machine. To the
+unit's bound comes a sixteenth of it, for the replayer's own rounding to float32, and 4 units of 2^-24 of what is
+added to the product. Longer sums are prescribed to the bit.
+
+## Smaller bounds that were not taken
 
 Strict bounds hold for any order of summation, so they count n roundings for n terms. What a step of GPT-2 11 M logs
 in float32 if they are counted otherwise ({growth_on}; the first step from random weights; nothing replays under these

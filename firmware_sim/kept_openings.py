@@ -171,8 +171,9 @@ class Openings:
 
 
 def _audience(data: bytes) -> Audience:
-    """Returns whom a file was kept for, by its length; of a damaged one, whose leaves do not fit, any."""
-    return _ENDS.get((len(data) - SALT_SIZE) % LEAF_SIZE, "verifiers")
+    """Returns whom a file was kept for, by its length and its end; of a damaged one, whose leaves do not fit, any."""
+    found = _ENDS.get((len(data) - SALT_SIZE) % LEAF_SIZE, "verifiers")
+    return found if data.endswith(_MARKS[found]) else "verifiers"
 
 
 def _workers_alone(what: str) -> ChipError:

@@ -112,7 +112,9 @@ def test_evidence_of_any_other_is_refused() -> None:
     site, other = Site(), Site()
     own = session_order(prover=b"v" * 32)  # ordered by another party, with a key of its own
     image = session_order(measurement=b"x" * 48)
-    lent = Referee(terms=bytes(32), challenger=bytes(32), commitment=bytes(32), leaves_after_s=60)
+    lent = Referee(
+        terms=bytes(32), challenger=bytes(32), commitment=bytes(32), inputs=1 << 20, memory=1 << 20, leaves_after_s=60
+    )  # fmt: skip
     dispute = session_order(session=None, referee=lent, aggregator=NO_KEY)  # workers of which take nothing from chips
     good, data = site.evidence()
     _, elsewhere = site.evidence(session_order())
