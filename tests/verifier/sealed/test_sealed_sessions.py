@@ -295,8 +295,8 @@ def drawn_from_others(start: Start) -> None:
     )
     order = Order.from_cbor((at / "prover" / f"{n}.order").read_bytes())
     order = replace(order, session=session_of(agreed, other.to_cbor()))
-    (at / "prover" / f"{n}.case").write_bytes(other.to_cbor())
     for party in ("prover", "verifier"):
+        (at / party / f"{n}.case").write_bytes(other.to_cbor())
         (at / party / f"{n}.order").write_bytes(order.to_cbor())
         key = load_or_create_key(at / party / "own.key")
         (at / "prover" / f"{n}.{party}.assent").write_bytes(assent(order, key))
