@@ -44,6 +44,7 @@ from weighbridge.execution.dispute import asking, moves, sealed_files
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.dispute.messages import Content, Shown
 from weighbridge.execution.replay import replay
+from weighbridge.execution.sealed import building
 from weighbridge.execution.sealed import image as images
 from weighbridge.execution.workers.sealed_referee import ruled
 from weighbridge.program.flops import flops
@@ -187,7 +188,7 @@ def start(rounds: int) -> list[float]:
     """Returns the seconds from the command that starts a sealed worker to its attestation, and ends the worker."""
     with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
         root, keys = Path(directory), (SigningKey.generate(), SigningKey.generate())
-        images.build(root / "image")
+        building.build(root / "image")
         Launcher.issue(CertificateAuthority.create("Bench"), UEID).save(root / "launcher")
         terms = DisputeTerms(
             dispute="bench", attempt=0, challenger=keys[0].public, defender=keys[1].public,
