@@ -13,14 +13,14 @@ from typer.main import get_command
 
 from firmware_sim import chip, fleet
 from weighbridge.cli._examples import EXAMPLES
-from weighbridge.cli.main import app, run
+from weighbridge.cli.main import COMMANDS, application, run
 
 ARGPARSE = {"chip boot": chip.parser, "chip fleet": fleet.parser}
 """Commands that hand their arguments on."""
 
 
-def leaves() -> Iterator[tuple[str, Any]]:
-    pending: list[tuple[str, Any]] = [("", get_command(app))]
+def leaves(word: str = "") -> Iterator[tuple[str, Any]]:
+    pending: list[tuple[str, Any]] = [("", get_command(application(word)))]
     while pending:
         path, command = pending.pop(0)
         inner = getattr(command, "commands", None)
@@ -32,6 +32,17 @@ def leaves() -> Iterator[tuple[str, Any]]:
 
 
 LEAVES = dict(leaves())
+
+
+def test_a_word_alone_puts_together_what_it_is_among_all() -> None:
+    """A command line imports no other group than that of its first word; `--help` and unknown words import all."""
+    for word in COMMANDS:
+        alone = {path: [each.opts for each in command.params] for path, command in leaves(word)}
+        among = {
+            path: [each.opts for each in command.params] for path, command in LEAVES.items() if path.split()[0] == word
+        }
+        assert alone == among
+    assert [path for path, _ in leaves("unknown")] == list(LEAVES)
 
 
 def test_every_command_has_an_example_and_no_other_has() -> None:

@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 from firmware_sim import chip
-from weighbridge.cli.main import app
+from weighbridge.cli.main import application
 from weighbridge.rpc.metrics import Metrics
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -49,13 +49,13 @@ def expressions() -> list[str]:
 
 
 def test_there_is_an_image_for_every_service() -> None:
-    services = set(typer.main.get_command(app).commands["serve"].commands)  # type: ignore[attr-defined]
+    services = set(typer.main.get_command(application()).commands["serve"].commands)  # type: ignore[attr-defined]
     assert set(COMMANDS) == services | {"chip", "console"}
 
 
 @pytest.mark.parametrize("target", sorted(COMMANDS))
 def test_commands_of_containers_parse(target: str) -> None:
-    words, command = list(COMMANDS[target]), typer.main.get_command(app)
+    words, command = list(COMMANDS[target]), typer.main.get_command(application())
     while words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]  # type: ignore[attr-defined]
     command.make_context(target, list(words))

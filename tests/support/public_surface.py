@@ -170,9 +170,9 @@ def _signature(function: ast.FunctionDef) -> str:
 def _commands() -> Iterator[str]:
     from typer.main import get_command
 
-    from weighbridge.cli.main import app
+    from weighbridge.cli.main import application
 
-    pending: list[tuple[str, Any]] = [("weighbridge", get_command(app))]
+    pending: list[tuple[str, Any]] = [("weighbridge", get_command(application()))]
     while pending:
         path, command = pending.pop(0)
         inner = getattr(command, "commands", None)

@@ -6,97 +6,21 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from importlib import import_module
 from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
 from weighbridge import __version__
-from weighbridge.cli import (
-    audit,
-    calibrate,
-    compare,
-    console,
-    dispute,
-    doctor,
-    evidence,
-    identity,
-    job,
-    ops,
-    outcome,
-    record,
-    referee,
-    regenerate,
-    replay,
-    report,
-    rules,
-    serve,
-    show,
-    site,
-    warm,
-)
 from weighbridge.cli._completion import Install, Show
 from weighbridge.cli._examples import attach
 from weighbridge.cli._exits import Exit, crash, fail
 from weighbridge.cli._packages import missing
 from weighbridge.cli._progress import waiting
-from weighbridge.cli.analysis.commands import app as analysis
-from weighbridge.cli.bench import commands as bench
-from weighbridge.cli.bench.example import example
-from weighbridge.cli.chip.commands import app as chip
-from weighbridge.cli.demo.command import command as demo
-from weighbridge.cli.gpu_evidence.commands import app as gpu_evidence
-from weighbridge.cli.inspect.commands import app as inspect
-from weighbridge.cli.registry.commands import app as registry
-from weighbridge.cli.tape.commands import app as tape
-from weighbridge.cli.transcript.commands import app as transcript
 from weighbridge.core.errors import IdentityError, OwnCredentialsError, UsageError, WeighbridgeError
 
 _INTERRUPTED = 130
-
-app = typer.Typer(
-    name="weighbridge",
-    help="Check, with a stated probability of catching a violation, that AI training runs followed agreed rules.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-app.command("record", context_settings=record.SETTINGS)(record.command)
-app.command("doctor", context_settings=doctor.SETTINGS)(doctor.command)
-app.command("replay")(replay.command)
-app.command("regenerate")(regenerate.command)
-app.command("compare")(compare.command)
-app.command("show")(show.show)
-app.command("ops")(ops.command)
-app.command("demo")(demo)
-app.command("up")(bench.up)
-app.command("down")(bench.down)
-app.command("status")(bench.status)
-app.command("example")(example)
-app.command("warm")(warm.command)
-app.command("calibrate")(calibrate.command)
-app.add_typer(tape, name="tape")
-app.add_typer(transcript, name="transcript")
-app.add_typer(job.app, name="job")
-app.add_typer(chip, name="chip")
-app.add_typer(identity.app, name="identity")
-app.add_typer(serve.app, name="serve")
-app.add_typer(inspect, name="inspect")
-app.add_typer(registry, name="registry")
-app.add_typer(report.app, name="report")
-app.add_typer(outcome.app, name="outcome")
-app.add_typer(evidence.app, name="evidence")
-app.add_typer(gpu_evidence, name="gpu-evidence")
-app.add_typer(audit.app, name="audit")
-app.add_typer(dispute.app, name="dispute")
-app.add_typer(referee.app, name="referee")
-app.add_typer(rules.app, name="rules")
-app.command("console")(console.command)
-app.add_typer(site.app, name="site")
-app.add_typer(analysis, name="analysis")
-attach(app)
 
 
 def _version(wanted: bool) -> None:
@@ -105,7 +29,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -116,10 +39,77 @@ def _root(
     """Exit codes: 0 nothing found, 1 findings, 2 bad usage or unreadable input, 3 internal fault."""
 
 
+COMMANDS = {
+    "record": "record:command",
+    "doctor": "doctor:command",
+    "replay": "replay:command",
+    "regenerate": "regenerate:command",
+    "compare": "compare:command",
+    "show": "show:show",
+    "ops": "ops:command",
+    "demo": "demo.command:command",
+    "up": "bench.commands:up",
+    "down": "bench.commands:down",
+    "status": "bench.commands:status",
+    "example": "bench.example:example",
+    "warm": "warm:command",
+    "calibrate": "calibrate:command",
+    "console": "console:command",
+    "tape": "tape.commands:app",
+    "transcript": "transcript.commands:app",
+    "job": "job:app",
+    "chip": "chip.commands:app",
+    "identity": "identity:app",
+    "serve": "serve:app",
+    "inspect": "inspect.commands:app",
+    "registry": "registry.commands:app",
+    "report": "report:app",
+    "outcome": "outcome:app",
+    "evidence": "evidence:app",
+    "gpu-evidence": "gpu_evidence.commands:app",
+    "audit": "audit:app",
+    "dispute": "dispute:app",
+    "referee": "referee:app",
+    "rules": "rules:app",
+    "site": "site:app",
+    "analysis": "analysis.commands:app",
+}
+"""Where each command or group of commands is, in the order of the help."""
+
+
 @cache
-def _command() -> Callable[..., object]:
-    """All groups as one command; made once, as it takes longer than most commands."""
-    return typer.main.get_command(app)
+def application(word: str = "") -> typer.Typer:
+    """Returns the command line as a Typer application.
+
+    Args:
+        word: A command line's first word. If it names a command or a group, only that one is imported and put together,
+            which takes a quarter of the time that all of them take.
+    """
+    app = typer.Typer(
+        name="weighbridge",
+        help="Check, with a stated probability of catching a violation, that AI training runs followed agreed rules.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_root)
+    for name in [word] if word in COMMANDS else COMMANDS:
+        where, _, attribute = COMMANDS[name].partition(":")
+        module = import_module(f"weighbridge.cli.{where}")
+        found = getattr(module, attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name, context_settings=getattr(module, "SETTINGS", None))(found)
+    attach(app)
+    return app
+
+
+@cache
+def _command(word: str) -> Callable[..., object]:
+    """The application as one command; made once, as it takes longer than most commands."""
+    return typer.main.get_command(application(word))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -127,7 +117,8 @@ def run(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     try:
         with _patience(arguments):
-            result = _command()(args=list(arguments), prog_name="weighbridge", standalone_mode=False)
+            word = next((word for word in arguments[:1] if word in COMMANDS), "")
+            result = _command(word)(args=list(arguments), prog_name="weighbridge", standalone_mode=False)
     except typer.Exit as stop:
         return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
-from weighbridge.cli.main import app
+from weighbridge.cli.main import application
 from weighbridge.core.errors import ReplayWorkerError, UsageError
 from weighbridge.execution import sensitivity
 from weighbridge.execution.replay import replay
@@ -227,7 +227,7 @@ def test_a_confined_worker_measures_and_the_command_says_it(tmp_path: Path) -> N
     assert result.sensitivity is not None
     assert [each.outcome for each in result.sensitivity.responses] == ["insensitive"]
     assert [f.id for f in result.findings if f.id == "tape.insensitive"] == ["tape.insensitive"]
-    said = CliRunner().invoke(app, ["replay", str(path), "--sensitivity", "1"])
+    said = CliRunner().invoke(application(), ["replay", str(path), "--sensitivity", "1"])
     assert said.exit_code == 0
     assert "sensitivity of 1 of 4 steps that change weights: 1 insensitive" in said.output
     assert "tape.insensitive" in said.output
