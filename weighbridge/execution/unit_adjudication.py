@@ -6,14 +6,10 @@ has one result, and its model says which. So
 - every entry that *overrules* the replayer is judged. The unit confirms it, or the Prover did something else;
 - of elements that could *flip*, whose rounding the unit's error could change, those are judged that were not overruled:
   a Prover who suppresses a flip overrules nothing. All are, where their terms fit into a budget for each step; else as
-  many as fit, drawn at random after the transcript was fixed, by the probability that they flip;
+  many as fit, drawn at random after the transcript was fixed, by the probability that they flip. Some of every result
+  are judged besides, so that no other result of the step, however large, takes all room;
 - what is not judged could be a suppressed flip, and is charged as that many chosen bits as flips are expected there;
 - where not all are judged, flips are counted, and compared with the number that is expected.
-
-How probable a flip is follows from the unit's errors at some of these elements, drawn at random: the share of these
-errors, over the bound, that would carry the element past its boundary. Where in its interval an element lies, and how
-large the unit's error is there, do not depend on each other. Elements of other kinds have other errors: where a sum is
-nearly zero, many could flip, and few do.
 """
 
 from __future__ import annotations
@@ -26,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from weighbridge.numerics.arrays.physical import coordinates, flat
-from weighbridge.numerics.rounding.bound import Bound, Judge, dense_bound
+from weighbridge.execution.unit_results import PROBES, Result
+from weighbridge.numerics.arrays.physical import flat
+from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.contested import Rounded
-from weighbridge.numerics.rounding.formats import to_format
 from weighbridge.numerics.rounding.rounding_log import OpEntries
 from weighbridge.numerics.units.truncated_products import UNITS
 
@@ -38,16 +34,12 @@ Mask = npt.NDArray[np.bool_]
 
 TERMS = 1 << 26
 """Products of two numbers that elements of a step that were not overruled may take together."""
-PROBES = 64
-"""Elements of a result, of those that could flip, at which the unit's error is looked at."""
 CHAINS = (0, 2048, 1024, 512, 256, 128)
 """Orders that results which are not the declared unit's are compared with."""
 _COMPARED = 64
 """Such results that are compared with other units and orders."""
 _PROBED = math.sqrt(PROBES)
 """The inverse of how far, as a share, the expected number of a result's flips may be off: it rests on few errors."""
-_UNSEEN = 1.0 / (4 * PROBES)
-"""What is added to the probability of a flip: an error that none of these elements had is not impossible."""
 _WAYS = 3
 """Most of these that are named."""
 
@@ -121,7 +113,7 @@ class Adjudication:
         if self._left[0] != step:
             self._left = step, self.budget
         self.results += 1
-        result = _Result(wide, bound, judge, rounded.out)
+        result = Result(wide, bound, judge, rounded.out)
         confirmed = np.zeros(0 if entries is None else len(entries.positions), np.bool_)
         changed, moved = confirmed, torch.empty(0, dtype=torch.int64, device=wide.device)
         if entries is not None and rounded.choices is not None:
@@ -135,44 +127,46 @@ class Adjudication:
             self.confirmed += int(right.sum())
             self._blame(place, result, moved[~right.to(moved.device)], moved[right.to(moved.device)])
         could = result.could_flip()
-        chances = result.chances(could)
-        expected = float(chances.sum())
+        looked = result.looked_at(could)
+        expected = float(looked.chances.sum())
         self.expected += expected
-        self.spread += float((chances * (1 - chances)).sum()) + (expected / _PROBED) ** 2
+        self.spread += float((looked.chances * (1 - looked.chances)).sum()) + (expected / _PROBED) ** 2
         kept = torch.ones(len(could), dtype=torch.bool)
         if changed.any():
             assert entries is not None
             kept = torch.from_numpy(~np.isin(could.cpu().numpy(), entries.positions[changed]))
-        self.note(Drawn(chances + _UNSEEN, ~kept))
-        could, chances = could[kept.to(could.device)], chances[kept]
-        self.could += len(could)
-        drawn = self._draw(step, judge.terms, chances)
-        seen = could[drawn.to(could.device)]
-        right = result.right(seen)
-        self.judged += len(drawn)
+        self.note(Drawn(looked.weights, ~kept))
+        self.could += int(kept.sum())
+        probes, right = (each[kept[looked.places]] for each in (looked.places, looked.right))
+        kept[probes] = False
+        rest = kept.nonzero().flatten()
+        drawn = rest[self._draw(step, judge.terms, looked.weights[rest])]
+        seen = could[torch.cat([probes, drawn]).to(could.device)]
+        right = torch.cat([right, result.right(seen[len(probes) :])])
+        self.judged += len(seen)
         self.suppressed += int((~right).sum())
         self._blame(place, result, seen[(~right).to(seen.device)], moved)
-        if len(drawn) < len(could):
-            chances[drawn] = -_UNSEEN
-            self.rest[step] = self.rest.get(step, 0.0) + float((chances + _UNSEEN).sum())
+        if len(drawn) < len(rest):
+            kept[drawn] = False
+            self.rest[step] = self.rest.get(step, 0.0) + float(looked.weights[kept].sum())
         return confirmed if entries is not None else None
 
     def note(self, drawn: Drawn) -> None:
         """Called for each result; for measurements."""
 
-    def _draw(self, step: int, terms: int, chances: Tensor) -> Tensor:
-        """Returns which elements are judged: all if the step's budget has room, or some, drawn by their chances."""
+    def _draw(self, step: int, terms: int, weights: Tensor) -> Tensor:
+        """Returns which elements are judged: all if the step's budget has room, or some, drawn by their weights."""
         room = self._left[1] // max(terms, 1)
-        count = min(len(chances), room)
+        count = min(len(weights), room)
         self._left = step, self._left[1] - count * terms
-        if count == len(chances):
+        if count == len(weights):
             return torch.arange(count)
         if not count:
             return torch.empty(0, dtype=torch.int64)
         generator = torch.Generator().manual_seed(secrets.randbits(63))
-        return torch.multinomial(chances + _UNSEEN, count, replacement=False, generator=generator)
+        return torch.multinomial(weights, count, replacement=False, generator=generator)
 
-    def _blame(self, place: tuple[int, str, int], result: _Result, wrong: Tensor, moved: Tensor) -> None:
+    def _blame(self, place: tuple[int, str, int], result: Result, wrong: Tensor, moved: Tensor) -> None:
         """Notes elements that are not the unit's, and compares some with what other units and orders make of them.
 
         So it does with some that the log moved, which tell ways apart that move others from the replayer's.
@@ -224,48 +218,3 @@ def _way(unit: str, chain: int) -> str:
     if unit == "exact":
         return "sums that are rounded once"
     return f"{unit} in chains of {chain}" if chain else f"{unit} in one chain"
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    wide: Tensor
-    bound: Bound
-    judge: Judge
-    out: Tensor
-
-    def right(self, at: Tensor, unit: str = "", chain: int | None = None) -> Tensor:
-        """Returns which elements, by physical index, are what a unit makes of them; on the processor."""
-        if not len(at):
-            return torch.zeros(0, dtype=torch.bool)
-        return self.same(at, self.judge.at(coordinates(self.wide, at), unit, chain))
-
-    def same(self, at: Tensor, wide: Tensor) -> Tensor:
-        rounded = to_format(wide.to(self.out.device), self.out.dtype).view(torch.int16)
-        return (rounded == flat(self.out)[at].view(torch.int16)).cpu()
-
-    def could_flip(self) -> Tensor:
-        """Returns the elements, by physical index, with a boundary of rounding within their bound."""
-        y, e, dtype = flat(self.wide).double(), dense_bound(self.wide, self.bound).double(), self.out.dtype
-        odd = to_format(y - e, dtype).view(torch.int16) != to_format(y + e, dtype).view(torch.int16)
-        return (odd & torch.isfinite(y) & torch.isfinite(e)).nonzero().flatten()
-
-    def chances(self, at: Tensor) -> Tensor:
-        """Returns how probable it is that elements flip, as far as errors at some of them show; on the processor."""
-        if not len(at):
-            return torch.zeros(0, dtype=torch.float64)
-        y, e = flat(self.wide).double().cpu(), dense_bound(self.wide, self.bound).double().cpu()
-        generator = torch.Generator().manual_seed(secrets.randbits(63))
-        probes = at.cpu()[torch.randint(len(at), (PROBES,), generator=generator)]
-        found = self.judge.at(coordinates(self.wide, probes.to(self.wide.device))).double().cpu()
-        errors = (found - y[probes]) * y[probes].sign() / e[probes]
-        errors = errors[torch.isfinite(errors)].sort().values
-        if not len(errors):
-            return torch.zeros(len(at), dtype=torch.float64)
-        size, limit, dtype = y[at.cpu()].abs(), e[at.cpu()], self.out.dtype
-        own = to_format(size, dtype)
-        pattern = own.view(torch.int16)
-        above = (own.double() + (pattern + 1).view(dtype).double()) / 2
-        below = torch.where(pattern > 0, (own.double() + (pattern - 1).view(dtype).double()) / 2, -above)
-        down = torch.searchsorted(errors, (below - size) / limit)
-        up = len(errors) - torch.searchsorted(errors, (above - size) / limit, right=True)
-        return (down + up).double() / len(errors)

@@ -20,13 +20,14 @@ from torch import nn
 from prover import Recorder
 from weighbridge.core.errors import DeviceArithmeticError, UsageError
 from weighbridge.execution.replay import replay
+from weighbridge.execution.unit_results import PROBES
 from weighbridge.numerics.arrays.physical import coordinates, flat
 from weighbridge.numerics.conformance import bound_policy, probes
 from weighbridge.numerics.rounding import narrow, rounding_log
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.contested import Rounded
 from weighbridge.numerics.rounding.formats import to_format
-from weighbridge.numerics.units import chunked_products, injection
+from weighbridge.numerics.units import chunked_products, injection, truncated_products
 from weighbridge.numerics.units.declared_products import LONGEST
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
@@ -299,6 +300,33 @@ def test_one_rounding_that_the_unit_did_not_make_is_found(tmp_path: Path, suppre
     assert said(result).startswith(f"1 of {unit['judged'] + unit['overruled']} results")
 
 
+def boundless(batch: Batch, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    """The first product has two terms more, of a huge number and zero each: its bounds, made of norms, are infinite."""
+    huge, zero = (torch.tensor([each]).bfloat16() for each in ((3e38, 0.0), (0.0, 1e9)))
+    with torch.autocast("cpu", torch.bfloat16):
+        x = torch.cat([batch["x"].bfloat16(), huge.expand(ROWS, 2)], 1)
+        w = torch.cat([model[0].weight.bfloat16(), zero.expand(SIDE, 2)], 1)
+        first = nn.functional.linear(x, w, model[0].bias)
+        nn.functional.cross_entropy(model[2](model[1](first)).float(), batch["y"]).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("lies", [True, False], ids=["suppressed", "honest"])
+def test_elements_without_a_finite_bound_are_judged_too(tmp_path: Path, lies: bool) -> None:
+    liar = Choosing(suppress=True)
+    liar.lies = 0 if lies else 1
+    with injection.injected("h100"), rounding_by(narrow, liar.record):
+        train(tmp_path / "run", build, boundless, rows(), policy="unit-h100")
+    result, none = replay_here(tmp_path / "run"), replay_here(tmp_path / "run", tapes=NONE)
+    assert result["verdict"] == "match"
+    assert violations(result) == (["replay.unit.false"] if lies else [])
+    unit = result["unit"]
+    assert (unit["suppressed"], unit["judged"] == unit["could"] > ROWS * SIDE / 2) == (int(lies), True)
+    assert unit["overruled"] == unit["confirmed"] == pytest.approx(unit["expected"], abs=14)
+    assert none["chosen"]["roundings"]["bits"] > unit["expected"] / 2, "what is not judged is charged there too"
+
+
 # --- where not all is judged ------------------------------------------------------------------------------------------
 
 NONE, FEW = {"unit_terms": 0}, {"unit_terms": 40 * WIDTH}
@@ -309,7 +337,9 @@ def test_what_is_not_judged_is_charged_as_chosen(tmp_path: Path) -> None:
     run = recorded(tmp_path)
     whole, none, few = (replay_here(run, tapes=tapes) for tapes in ({}, NONE, FEW))
     assert [ids(each) for each in (whole, none, few)] == [set(), set(), set()]
-    assert (none["unit"]["judged"], 0 < few["unit"]["judged"] <= 40) == (0, True)
+    seen = [each["unit"]["judged"] for each in (none, few)]
+    assert 0 < seen[0] <= PROBES * none["unit"]["results"], "some of every result, whatever the room"
+    assert seen[1] <= PROBES * few["unit"]["results"] + 40
     bits = [each["unit"]["unjudged_bits"] for each in (whole, few, none)]
     assert bits[0] == 0 < bits[1] < bits[2]
     assert none["chosen"]["roundings"]["bits"] == pytest.approx(bits[2], rel=1e-3)
@@ -327,6 +357,40 @@ def test_elements_are_drawn_where_flips_are_probable(tmp_path: Path) -> None:
     share = few["unit"]["judged"] / whole["unit"]["judged"]
     assert share < 0.6
     assert few["unit"]["suppressed"] > share * whole["unit"]["suppressed"]
+
+
+class Later:
+    """Has the unit until a product comes again, and then adds without truncation."""
+
+    orders: Mapping[str, int] = {}
+
+    def __init__(self, lies: bool) -> None:
+        self.left = 1 if lies else 2
+
+    def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if a.shape != (ROWS, WIDTH):
+            return truncated_products.product(a, b, "h100")
+        self.left -= 1
+        return Nearest().product(a, b) if self.left < 0 else truncated_products.product(a, b, "h100")
+
+
+def twice(batch: Batch, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        model[0](batch["x"])
+    step(batch, model, optimizer)
+
+
+@pytest.mark.parametrize("lies", [True, False])
+def test_no_product_takes_all_room_from_another(tmp_path: Path, lies: bool) -> None:
+    """A first product that nothing depends on takes all room for judging, and would leave the second one unseen."""
+    with pytest.MonkeyPatch.context() as patch, unprobed():
+        device = Later(lies)
+        patch.setattr(injection, "current", lambda: device)
+        train(tmp_path / "run", build, twice, rows(), policy="unit-h100")
+    result = replay_here(tmp_path / "run", tapes=FEW)
+    assert device.left == (-1 if lies else 0)
+    assert (result["verdict"], violations(result)) == ("match", ["replay.unit.false"] if lies else [])
+    assert result["unit"]["judged"] < result["unit"]["could"]
 
 
 def test_flips_that_are_missing_are_counted_where_none_is_judged(tmp_path: Path) -> None:
