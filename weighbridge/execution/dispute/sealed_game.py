@@ -6,7 +6,8 @@ process. A party whose files are not there, or do not give what it has to show, 
 
 No reader sees what a party gave, so none could compare it with what that party signed: the worker does. The run is the
 transcript that the subject names, signed by the key of the terms, and the claim is about that transcript's record of
-the step. Otherwise its party forfeits, for it could escape with any other run.
+the step. Otherwise its party forfeits, for it could escape with any other run. Whether the challenger stands by a
+record of its own, or disputes the defender's, the subject says too, and not its claim.
 
 Both parties agreed on the memory and the time that each one's run may take, and the worker has them (`launcher`). So a
 party whose process exceeds them, or dies, forfeits as well: it would escape if that said nothing.
@@ -129,7 +130,8 @@ def _claimed(terms: DisputeTerms, party: int, files: Path | None, processes: Pro
     agreed = (subject.transcript_of(name), terms.signer_of(name))
     if (found.transcript, found.signer) != agreed or not found.bears(said):
         return None
-    return replace(said, terms=unmarked(said.terms))
+    own = subject.challenger != subject.defender  # a challenger that says so itself would escape from its own record
+    return replace(said, terms=unmarked(said.terms), own=own)
 
 
 def _answer(own: Challenge, asked: Challenge) -> Answer:

@@ -286,6 +286,23 @@ def test_a_liar_does_not_escape_with_honest_leaves_beside_its_own_record(lied: t
     assert sides.played().verdicts == {lies: "forfeit", 1 - lies: "admissible"}
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_whose_record_the_challenger_disputes_is_not_its_to_say(lied: tuple[int, Sides], own: bool) -> None:
+    """Of a record that it calls the defender's, it would say nothing: both claims would be undecided."""
+    lies, sides = lied
+    altered(sides.given[CHALLENGER], own=own)
+    assert sides.played().verdicts == {lies: "false", 1 - lies: "admissible"}
+
+
+def test_a_copy_of_the_defenders_run_is_no_record_of_the_challengers(
+    run: Path, lying: Path, liar: Party, tmp_path: Path
+) -> None:
+    """A challenger that forgets to say so is not held to a record that it disputes."""
+    auditor = claim_of(Party(run, record=liar.record), own=True)
+    sides = Sides.of(tmp_path, (lying, lying), [auditor, claim_of(liar)])
+    assert sides.played().verdicts == {CHALLENGER: "admissible", DEFENDER: "false"}
+
+
 @pytest.mark.parametrize("party", BOTH)
 def test_a_transcript_that_another_key_signed_is_forfeit(run: Path, tmp_path: Path, party: int) -> None:
     """Terms say in public whose transcript it is; the subject alone could name one of any key."""
