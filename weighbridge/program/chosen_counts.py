@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weighbridge.core.errors import WeighbridgeError
+from weighbridge.numerics.conformance.bound_policy import ORDERS
+from weighbridge.numerics.units import orders
 from weighbridge.program import generator_starts
 from weighbridge.program.adaptive_code import AdaptiveCode
 from weighbridge.program.chosen_bits import ChosenBits
@@ -214,6 +216,8 @@ def _selection(transcript: Transcript, ledger: ChosenBits) -> None:
     elif data is not None and isinstance(data.order, tuple):
         ledger.add("selection", -1, len(data.order) * math.log2(max(1, len(data))), "the order of the data")
     ledger.add("selection", -1, math.log2(max(1, transcript.steps)), "the number of steps")
+    if declared := transcript.draft.get(ORDERS):
+        ledger.add("selection", -1, len(orders.parse(declared)) * orders.BITS, "the orders of products")
 
 
 def _batches(transcript: Transcript, tapes: Callable[[bytes], Tape], ledger: ChosenBits) -> None:

@@ -6,6 +6,7 @@ with a batch, `fp16 8x16x64x16`. What no order is declared for is one chain thro
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +24,8 @@ BLOCK = 16
 MOST = 1 << 12
 """Signatures of a draft."""
 _LONGEST = 1 << 24
+BITS = math.log2(_LONGEST // BLOCK)
+"""What a draft chooses with the length of one signature's chains: other lengths give other results."""
 
 
 def signature(a: Tensor, b: Tensor) -> str:

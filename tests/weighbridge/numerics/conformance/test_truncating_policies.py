@@ -190,6 +190,9 @@ def test_declared_orders_stand_in_the_draft_and_are_those_that_judge(tmp_path: P
     assert Transcript.open(run).draft["orders"] == {SIGNATURE: 512}
     result = replay_here(run)
     assert (result["verdict"], ids(result)) == ("match", set())
+    plain = replay_here(recorded(tmp_path / "plain"))
+    more = result["chosen"]["selection"]["bits"] - plain["chosen"]["selection"]["bits"]
+    assert more == 20, "a Prover may choose an order for what comes of it"
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
