@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 
 from weighbridge.attest.sealed_list import SealedList, list_files
-from weighbridge.core.bounded import file_digest
+from weighbridge.core.bounded import DEFAULT_LIMITS, file_digest
 from weighbridge.core.errors import FormatError, UsageError
 from weighbridge.execution.dispute.messages import Challenge, body_of, content_of
 from weighbridge.transcript.supplements import folder_of
@@ -89,9 +89,14 @@ def claim(directory: Path) -> Challenge:
 
 
 def transcript(run: Path) -> bytes:
-    """Returns the digest of a transcript's manifest (32 bytes), of which nothing is decoded; nothing if it has none."""
+    """Returns the digest of a transcript's manifest (32 bytes), of which nothing is decoded; nothing if it has none.
+
+    One that no reader takes is none: to read all that a party may give would take time that is not charged to it.
+    """
     path = run / MANIFEST
-    return b"" if path.is_symlink() or not path.is_file() else file_digest(path)[1]
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > DEFAULT_LIMITS.manifest:
+        return b""
+    return file_digest(path)[1]
 
 
 def _linked(source: str, target: str) -> None:
