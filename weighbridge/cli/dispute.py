@@ -130,6 +130,10 @@ def answer(
     decline: Annotated[
         bool, typer.Option("--decline", help="Answer with nothing, as your run is confidential: no party loses by it.")
     ] = False,
+    root: Annotated[
+        Path | None,
+        typer.Option("--root", help="About a chip's memory: PEM file of the chips' root, under which one has to sign."),
+    ] = None,
     device: _Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -151,6 +155,7 @@ def answer(
     if decline:
         content = moves.declined(due)
     elif dispute.memory is not None:
+        dispute_memory.require_signed(dispute.messages[0], root)
         content = dispute_memory.reply(dispute.memory, run)
     elif due in ("course", "range"):
         course = asking.course(run)

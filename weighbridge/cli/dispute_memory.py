@@ -15,7 +15,7 @@ from weighbridge.core.errors import UsageError, WeighbridgeError
 if TYPE_CHECKING:
     from weighbridge.core.digests import Leaf
     from weighbridge.execution.dispute.memory_game import MemoryGame
-    from weighbridge.execution.dispute.messages import Content
+    from weighbridge.execution.dispute.messages import Content, Message
 
 _MOST_BYTES = 8 << 30
 
@@ -89,6 +89,24 @@ def reply(game: MemoryGame, place: Path) -> Content:
     return memory_moves.reply(game, memory_moves.contents(game, place))
 
 
+def require_signed(first: Message, root: Path | None) -> None:
+    """Checks, before a party shows anything, that a chip signed the snapshot of a claim: the referee does not.
+
+    Args:
+        first: The message that opened the dispute.
+        root: PEM file of the root certificate of the chips; without one, nothing is checked.
+
+    Raises:
+        TokenError, IdentityError: No chip under that root did.
+    """
+    from weighbridge.attest import tokens
+    from weighbridge.cli.chip import description
+    from weighbridge.execution.dispute.memory_messages import Equality
+
+    if root is not None and isinstance(first.content, Equality):
+        tokens.verify(first.content.token, description.read_root(root))
+
+
 def sent(game: MemoryGame, due: str, size: int) -> str:
     """Says what was sent, for people."""
     token = game.claim.token
@@ -108,18 +126,15 @@ def about(data: bytes, root: Path | None) -> dict[str, str]:
     Raises:
         TokenError, IdentityError: The snapshot is not signed by a chip under that root.
     """
-    from weighbridge.attest import tokens
-    from weighbridge.cli.chip import description
     from weighbridge.execution.dispute.memory_claim import MemoryClaim
     from weighbridge.execution.dispute.memory_messages import Equality
     from weighbridge.execution.dispute.messages import unpack
 
-    said = next(iter(unpack(data))).content
-    if not isinstance(said, Equality):
+    first = next(iter(unpack(data)))
+    if not isinstance(first.content, Equality):
         return {}
-    claim = MemoryClaim.read(said)
-    if root is not None:
-        tokens.verify(said.token, description.read_root(root))
+    claim = MemoryClaim.read(first.content)
+    require_signed(first, root)
     signer = "not checked, give --root" if root is None else "a chip under this root"
     state = f"{claim.source.region!r} of the state before step {claim.source.step}, digest "
     return {

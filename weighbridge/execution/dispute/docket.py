@@ -214,16 +214,17 @@ class Docket:
         said = Notice.read(notice, message.key)
         if not isinstance(message.content, Challenge | Course | Equality) or message.previous != START:
             raise DisputeError("A dispute begins with a challenge, a course or a claim about memory, after nothing.")
-        if isinstance(message.content, Equality):
-            MemoryGame.open(message.content)
-        else:
-            require_open(message.content.terms)
         if said.challenge != message.head or said.referee != self.key.public:
             raise DisputeError("The notice is about another challenge, or for another referee; sign one for this one.")
         if message.key == said.defender:
             raise DisputeError("A key disputes its own claim; name the defender's.")
-        organisation, claim = self._organisation(message.key), _claim(said.defender, message.content)
+        organisation = self._organisation(message.key)
         self._organisation(said.defender)
+        if isinstance(message.content, Equality):
+            MemoryGame.open(message.content)  # it decodes a state: for a party alone
+        else:
+            require_open(message.content.terms)
+        claim = _claim(said.defender, message.content)
         with self._lock:
             for case in self._cases.values():
                 if case.id == message.head.hex() or (case.claim == claim and not case.given_up()):

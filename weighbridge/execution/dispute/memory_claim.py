@@ -15,8 +15,9 @@ from weighbridge.core.memory_map import Held
 from weighbridge.execution.dispute.memory_messages import Equality
 from weighbridge.transcript.state import state_digest
 
-MAX_ITEMS = 1 << 20
-"""Most CBOR items of the state that a claim shows."""
+MAX_ITEMS = 1 << 17
+"""Most CBOR items of the state that a claim shows, four for each storage: a referee that reads them takes no message
+meanwhile."""
 
 SALT_SIZE = 32
 
