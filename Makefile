@@ -53,8 +53,8 @@ help: ## Show this list
 
 install: $(STAMP) ## Create .venv and install the pinned dependencies (done by every other target when needed)
 
-demo: $(STAMP) ## Run a whole inspection: chips, training, replay, report
-	$(BIN)/weighbridge demo --out $(OUT) --device $(DEVICE)
+demo: $(STAMP) ## Run a whole inspection: chips, training, replay, a sealed worker, a dispute, report
+	$(BIN)/weighbridge demo --sealed --out $(OUT) --device $(DEVICE)
 
 test: $(STAMP) ## Run the quick tests of every room, a whole inspection among them (about ten minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m $(SUITE) -m "$(APART)" --tier quick
@@ -93,7 +93,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter, the public surface, and th
 	$(BIN)/python -m tests.support.public_surface
 	$(BIN)/python -m pytest -q tests/docs/test_glossary.py
 
-bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/results and docs/benchmarks.md (about two hours, 24 GiB)
+bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/results and docs/benchmarks.md (some hours, 24 GiB)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_steps --full
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_logs
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_logs_on_demand
@@ -102,8 +102,13 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_entries
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_shapes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_differences
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_roundings
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_settings
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_sensitivity
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_chosen_bits
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_units
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_unit_products
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_truncating
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_bounds
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.margins
 	$(BIN)/python -W ignore -m benchmarks.bench_chip
@@ -117,7 +122,11 @@ bench: $(STAMP) ## Measure logs, step times and differences; write benchmarks/re
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_cells
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_collectives
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_disputes
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_courses
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_narrowed_disputes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_memory_disputes
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_sealed
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_sealed_disputes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_audits
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_memorisation
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.bench_recording_work

@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiers import FILE, LATE, MODULE_LIMIT, SHORT, TEST_LIMIT, Tiers, left_out, longest_first, module_of
+from support.tiers import (
+    FILE,
+    LATE,
+    MODULE_LIMIT,
+    SHORT,
+    TEST_LIMIT,
+    Tiers,
+    left_out,
+    listing,
+    longest_first,
+    module_of,
+)
 
 TESTS = Path(__file__).parent
 NAMES = st.builds("tests/test_{}.py::test_{}".format, st.sampled_from("abcd"), st.integers(0, 5))
@@ -55,6 +66,11 @@ def test_modules_come_longest_first() -> None:
 def test_what_may_be_left_out_for_want_of_time_is_few_modules() -> None:
     calls = {"a::x": 1.0, "b::x": SHORT + 1, "c::x": SHORT, "d::x": SHORT + 2}
     assert longest_first([*calls], calls, {}, hurried=True) == ["c", "a", "d", "b"]
+
+
+def test_what_did_not_run_keeps_what_was_listed() -> None:
+    known = {"a::quicker": 2.0, "a::slower": 0.4, "b::not run": 9.0}
+    assert listing(known, {"a::quicker": 0.1, "a::slower": 3.14}) == {"a::slower": 3.1, "b::not run": 9.0}
 
 
 def test_few_modules_have_no_test_in_the_quick_tier() -> None:

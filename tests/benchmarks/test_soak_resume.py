@@ -13,6 +13,10 @@ from weighbridge.transcript.log_kinds import KINDS
 from weighbridge.transcript.reader import Transcript
 
 
+OFTEN = {"full, one by one", "on-demand, compiled", "sketch, compiled, 2 ranks"}
+"""Ways that `make test-all` kills; `make soak` kills the others too."""
+
+
 def test_programs_take_turns_in_all_ways() -> None:
     found = [(each.ranks, each.logs, each.compiled) for each in ways(16) if not each.wrapped]
     every = [(ranks, logs, compiled) for ranks in (1, RANKS) for logs in KINDS for compiled in (False, True)]
@@ -21,7 +25,9 @@ def test_programs_take_turns_in_all_ways() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ways(16), ids=str)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, id=str(way), marks=[] if str(way) in OFTEN else pytest.mark.soak) for way in ways(16)]
+)
 def test_a_killed_program_ends_as_one_that_was_not(tmp_path: Path, way: Way) -> None:
     (by_way,) = soak(tmp_path, 1, 3, [way])
     result = by_way[str(way)]

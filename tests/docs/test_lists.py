@@ -6,6 +6,7 @@ import importlib
 import re
 import tomllib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +18,7 @@ from verifier import checks, stages
 from verifier.registry.transitions import roles_for
 from weighbridge.attest import custody_statements, tokens
 from weighbridge.cli._exits import Exit
-from weighbridge.cli.main import app
+from weighbridge.cli.main import application
 from weighbridge.numerics import exchanges, units
 from weighbridge.numerics.rule_table import Kind
 from weighbridge.rpc.metrics import Metrics
@@ -140,8 +141,14 @@ def test_who_signs_an_event_is_what_the_registry_asks_for() -> None:
                 assert tuple(map(tuple, cells)) == roles_for(kind), kind  # type: ignore[arg-type]
 
 
+@cache
+def commands() -> Any:
+    """All commands; made once, as it takes a second."""
+    return typer.main.get_command(application())
+
+
 def test_the_analyses_of_the_page_are_the_commands_that_there_are() -> None:
-    group = typer.main.get_command(app).commands["analysis"]  # type: ignore[attr-defined]
+    group = commands().commands["analysis"]
     told = re.findall(r"^weighbridge analysis (\w[\w-]*)", read("docs/analysis.md"), re.MULTILINE)
     assert set(told) <= set(group.commands)
     assert sorted(set(group.commands) - set(told)) == []
@@ -151,9 +158,8 @@ def test_the_analyses_of_the_page_are_the_commands_that_there_are() -> None:
 def test_commands_that_a_document_names_exist(path: Path) -> None:
     text = re.sub(r"weighbridge [a-z ]+/1", "", path.read_text(encoding="utf-8"))  # domains of hashes and keys
     unknown = []
-    whole: Any = typer.main.get_command(app)  # which takes a second
     for words in re.findall(r"(?:^|[`(] ?)weighbridge ((?:[a-z][\w-]* ?)+)", text, re.MULTILINE):
-        command = whole
+        command: Any = commands()
         for word in words.split():
             if not hasattr(command, "commands"):
                 break  # what follows are arguments
@@ -191,6 +197,13 @@ def test_claims_of_a_token_are_those_of_its_format() -> None:
         kind = cells[0].strip() or kind
         found.setdefault(kind, set()).update(quoted(cells[1]))
     assert found == {kind: set(body) for kind, body in tokens._BODIES.items()}
+
+
+def test_every_benchmark_is_run_by_a_target_of_make() -> None:
+    modules = [path.stem for kind in ("bench", "soak") for path in (ROOT / "benchmarks").glob(f"{kind}*.py")]
+    run = re.findall(r"-m benchmarks\.(\w+)", read("Makefile"))
+    helpers = {each for each in modules if "__main__" not in read(f"benchmarks/{each}.py")}
+    assert sorted({*modules} - helpers - {*run}) == []
 
 
 def test_every_document_has_its_place_on_the_site() -> None:

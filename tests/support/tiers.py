@@ -1,7 +1,8 @@
 """Two tiers of tests: `--tier quick` leaves out what `tests/durations.json` says is slow, `--tier slow` runs that.
 
 Measured durations decide, so tests are not marked by hand. The file is written by `--update-durations` (which
-`make durations` passes) and lists what took longer than `LISTED` seconds. A test that it does not list is quick.
+`make durations` passes) and lists what took longer than `LISTED` seconds. A test that it does not list is quick. What
+did not run keeps what was listed of it.
 
 The quick tier leaves out each test whose call took longer than `TEST_LIMIT`, and each module whose fixtures took longer
 than `MODULE_LIMIT` altogether. Where that leaves nothing of a module, its cheapest test stays if it can be had within
@@ -143,13 +144,16 @@ class Tiers:
         """Writes the durations, once, where tests are reported and not where they run."""
         if not self._update or hasattr(session.config, "workerinput"):
             return
+        ran = {module_of(test) for test in self._calls}
+        fixtures = {module: taken for module, taken in self._fixtures.items() if module in ran}
         listed: dict[str, Any] = {
             "machine": f"{platform.machine()}, {platform.python_implementation()} {platform.python_version()}",
-            "fixtures": _rounded(self._fixtures),
-            "tests": _rounded(self._calls),
+            "fixtures": listing(self._known_fixtures, fixtures),
+            "tests": listing(self._known_calls, self._calls),
         }
         FILE.write_text(json.dumps(listed, indent=1) + "\n")
 
 
-def _rounded(seconds: Counter[str]) -> Seconds:
-    return {name: round(taken, 1) for name, taken in sorted(seconds.items()) if taken >= LISTED}
+def listing(known: Seconds, measured: Seconds) -> Seconds:
+    """Returns what is to be listed: what was measured, and of what did not run what was known."""
+    return {name: round(taken, 1) for name, taken in sorted({**known, **measured}.items()) if taken >= LISTED}

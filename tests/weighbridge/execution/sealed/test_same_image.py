@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.station import ROOT
 
 from weighbridge.execution.sealed import image as images
 
 
+@pytest.mark.soak
 def test_another_environment_makes_the_same_image(sealed_image: Path, tmp_path: Path) -> None:
     """It has its own copy of everything that is installed and of our code, at its own path and of its own time."""
     at = tmp_path / "another" / "place"
