@@ -15,6 +15,7 @@ from weighbridge.core.errors import LogError, TapeError, TranscriptError, Weighb
 from weighbridge.execution.choice_statistics import Tally
 from weighbridge.execution.straight_line.frame import Line
 from weighbridge.execution.unit_adjudication import Adjudication
+from weighbridge.execution.unit_results import is_units
 from weighbridge.numerics.conformance.bound_policy import STRICT, Policy
 from weighbridge.numerics.context import Context
 from weighbridge.numerics.exchanges import CANONICAL
@@ -156,8 +157,9 @@ class Following(Context):
         if result.checksum != wanted:
             if self.log is None:
                 raise self._unlogged(wide, bound, dtype, wanted, result.checksum)
-            explainable = narrow.explainable if small else contested.explainable
-            if not result.inadmissible and explainable(wide, bound, entries, result.out, wanted, result.checksum):
+            explanation = narrow.explanation if small else contested.explanation
+            other = explanation(wide, bound, entries, result.out, wanted, result.checksum)
+            if not result.inadmissible and other is not None and is_units(wide, bound, result.out, other):
                 raise self._difference(f"{wanted:016x}", f"{result.checksum:016x}", inconclusive=True)
             raise self._difference(
                 f"{wanted:016x}",

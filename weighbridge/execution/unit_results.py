@@ -109,6 +109,21 @@ class Result:
         return Looked(chances, weights, places, self.same(probes, found))
 
 
+def is_units(wide: Tensor, bound: Bound, out: Tensor, other: Tensor) -> bool:
+    """Returns whether the unit has another result where two results differ; also if no unit is declared.
+
+    Args:
+        wide: The replayer's wide result.
+        bound: Its bound.
+        out: How that is rounded.
+        other: How else it could be.
+    """
+    if bound.judge is None:
+        return True
+    changed = (flat(out).view(torch.int16) != flat(other).view(torch.int16)).nonzero().flatten()
+    return bool(Result(wide, bound, bound.judge, other).right(changed).all())
+
+
 def _value(x: Tensor) -> Tensor:
     """Returns numbers of 16 bits in float64; of what is beyond the largest, what would come after that."""
     end = 2.0 ** math.frexp(torch.finfo(x.dtype).max)[1]

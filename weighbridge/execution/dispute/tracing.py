@@ -1,7 +1,8 @@
 """Executes a step while its tree is made: results are noted, not compared.
 
 What a party claims about a step is what its own execution gives. Whether that is what a step record says is noted too:
-a party that disputes another's record claims nothing about the operation at which the two part.
+a party that disputes another's record claims nothing about the operation at which the two part. Nor does it where a log
+chose what the unit that a run declares has not, as far as a replay would look for that (`unit_adjudication`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from weighbridge.execution.dispute.openings import Contents, Opening, opened_slo
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.following import Following
 from weighbridge.execution.memory_roots import MemoryRoots, held
+from weighbridge.execution.unit_results import is_units
 from weighbridge.numerics.arrays.physical import flat
 from weighbridge.numerics.rounding import contested, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound
@@ -75,10 +77,19 @@ class Tracing(Following):
                 f"{result.inadmissible} outcomes that no conforming device could have rounded to",
                 code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
             )  # fmt: skip
+        self.adjudication.judge((self.record.step, self.operation, self.op), wide, bound, result, entries)
+        if self.adjudication.false is not None:
+            raise LogError(
+                f"step {self.record.step}, operation {self.op} ({self.operation}): results are not those of the unit "
+                "that the draft declares",
+                code="replay.unit.false", step=self.record.step, op=self.op, operation=self.operation,
+            )  # fmt: skip
         wanted = self._wanted[self.checked : self.checked + 1]
         if wanted and wanted[0] != result.checksum:
             explain = narrow.explanation if small else contested.explanation
             other = explain(wide, bound, entries, result.out, wanted[0], result.checksum)
+            if other is not None and not is_units(wide, bound, result.out, other):
+                other = None
             self.explainable |= other is not None
             if other is not None and self.explaining:
                 return self._rounded(other, wanted[0], at)

@@ -265,10 +265,10 @@ def test_a_policy_of_another_kind_does_not_pass_for_the_unit_s(tmp_path: Path) -
 
 
 class Choosing:
-    """Has one flip of the first product suppressed, or made up, with a log that says so."""
+    """Has one flip of the first product suppressed, or made up, with a log that says so, or says nothing of it."""
 
-    def __init__(self, *, suppress: bool) -> None:
-        self.suppress, self.lies = suppress, 0
+    def __init__(self, *, suppress: bool, silent: bool = False, true: bool = False) -> None:
+        self.suppress, self.lies, self.silent, self.true = suppress, 0, silent, true
 
     def record(self, x: torch.Tensor, bound: Bound, dtype: torch.dtype, op: int, output: int) -> Rounded:
         if bound.judge is None or tuple(x.shape) != (ROWS, SIDE) or self.lies:
@@ -284,9 +284,16 @@ class Choosing:
             (place, *_), value = near.nonzero().flatten().tolist(), flat(y - e)
         self.lies += 1
         lying = x.clone()
-        flat(lying)[place] = value[place]
+        flat(lying)[place] = flat(x)[place] if self.true else value[place]
         assert float(judge.at(coordinates(x, torch.tensor([place])))) == float(flat(x)[place])
-        return narrow.record(lying, bound, dtype, op, output)
+        found = narrow.record(lying, bound, dtype, op, output)
+        if self.silent:
+            said = found.entries
+            assert said is not None
+            others = said.positions != place
+            kept = {name: getattr(said, name)[others] for name in ("positions", "widths", "bits")}
+            found = replace(found, entries=replace(said, **kept))
+        return found
 
 
 @pytest.mark.parametrize("suppress", [True, False], ids=["suppressed", "made up"])
@@ -301,6 +308,17 @@ def test_one_rounding_that_the_unit_did_not_make_is_found(tmp_path: Path, suppre
     unit = result["unit"]
     assert (unit["suppressed"], unit["overruled"] - unit["confirmed"]) == ((1, 0) if suppress else (0, 1))
     assert said(result).startswith(f"1 of {unit['judged'] + unit['overruled']} results")
+
+
+@pytest.mark.parametrize("true", [True, False])
+def test_an_unlogged_result_is_inconclusive_only_if_it_is_the_units(tmp_path: Path, true: bool) -> None:
+    """A bound that is too small would leave out entries of true results; of others, it explains nothing."""
+    liar = Choosing(suppress=true, silent=True, true=true)
+    with injection.injected("h100"), rounding_by(narrow, liar.record):
+        train(tmp_path / "run", build, step, rows(), policy="unit-h100")
+    assert liar.lies == 1
+    elsewhere = forge(tmp_path / "run", tmp_path / "elsewhere", lambda *_: None, device="another")
+    assert replay_here(elsewhere)["verdict"] == ("inconclusive" if true else "mismatch")
 
 
 def boundless(batch: Batch, model: Any, optimizer: torch.optim.Optimizer) -> None:
