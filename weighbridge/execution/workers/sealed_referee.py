@@ -41,6 +41,7 @@ from weighbridge.execution.dispute import asking
 from weighbridge.execution.dispute.asking import Claim, Judgement
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
 from weighbridge.execution.dispute.recorded import Recorded, recorded
+from weighbridge.execution.dispute.sealed_files import MAX_SHOWN
 from weighbridge.execution.dispute.sealed_game import Files, Played, Processes, play
 from weighbridge.execution.fork_server import SEALED
 from weighbridge.execution.worker_process import Limits
@@ -52,6 +53,12 @@ _SIGNING_SECONDS = 3.0
 """So long before the ruling leaves, the game has to have ended."""
 _CLASS_SECONDS = 10
 """So long at most a process takes that names the class of an operation; that of the parties' program."""
+
+_SHOWN = 2 * MAX_SHOWN
+"""Bytes that a judgement has for what an opening shows, several times, beside what the same operation had in the run.
+
+Else a liar could choose an operation that the run has memory for and its judgement has not, which is `undecided`.
+"""
 
 _T = TypeVar("_T")
 
@@ -145,8 +152,12 @@ class _Allowance:
     def __init__(self, terms: DisputeTerms) -> None:
         self._memory, self._left = terms.memory, float(terms.run_s)
 
-    def spent_on(self, work: Callable[[Limits], _T]) -> _T:
+    def spent_on(self, work: Callable[[Limits], _T], more: int = 0) -> _T:
         """Does work of one process.
+
+        Args:
+            work: The work, within limits.
+            more: Bytes of memory that it has beside those of the run.
 
         Raises:
             ReplayWorkerError: Nothing was left, or the process died or exceeded what was.
@@ -158,7 +169,7 @@ class _Allowance:
             raise ReplayWorkerError("the time of this party's run is over")
         began = time.monotonic()
         try:
-            return work(Limits(memory=self._memory, seconds=math.ceil(self._left)))
+            return work(Limits(memory=self._memory + more, seconds=math.ceil(self._left)))
         except ReplayWorkerError:
             if not worker_process.prepared():
                 raise MachineError from None
@@ -182,7 +193,7 @@ def processes(terms: DisputeTerms) -> Processes:
                 raise ReplayWorkerError(said.reason)
             return said
 
-        return allowances[party].spent_on(work)
+        return allowances[party].spent_on(work, _SHOWN)
 
     return Processes(
         record=lambda party, run, step: allowances[party].spent_on(partial(_record, run, step)),

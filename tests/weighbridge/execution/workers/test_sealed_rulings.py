@@ -22,8 +22,12 @@ from weighbridge.attest.sealed_list import list_files
 from weighbridge.attest.sealed_order import Order
 from weighbridge.attest.sealed_ruling import SealedRuling
 from weighbridge.execution import fork_server, worker_process
+from weighbridge.execution.dispute import asking
+from weighbridge.execution.dispute.asking import Judgement
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
+from weighbridge.execution.dispute.sealed_files import MAX_SHOWN
 from weighbridge.execution.dispute.sealed_game import Processes, play
+from weighbridge.execution.worker_process import Limits
 from weighbridge.execution.workers.sealed_referee import MachineError, processes, ruled
 
 OP, BALLAST = 21, 24
@@ -113,6 +117,19 @@ def test_within_what_was_agreed_on_the_liar_is_false(heavy: Heavy) -> None:
 
 def test_a_run_that_exceeds_the_agreed_memory_forfeits(heavy: Heavy) -> None:
     assert heavy.ruled(memory=60 << 20) == ("complete", "admissible", "forfeit")
+
+
+def test_a_judgement_has_room_for_what_an_opening_shows(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fitted into the run fits into the judgement: a liar would have `undecided` of what does not."""
+    had: list[Limits] = []
+
+    def judge(*_: Any, limits: Limits) -> Judgement:
+        had.append(limits)
+        return Judgement("admissible", "dispute.follows", "as the test says")
+
+    monkeypatch.setattr(asking, "judge", judge)
+    processes(setting.terms).judge(CHALLENGER, None, b"")  # type: ignore[arg-type]
+    assert 2 * (had[0].memory - setting.terms.memory) >= 4 * MAX_SHOWN, "address space is twice the memory of limits"
 
 
 def until_killed(heavy: Heavy, seconds: int, kill: Callable[[], bool] | None) -> dict[int, str]:
