@@ -38,8 +38,9 @@ ALL_TERMS = 1 << 62
 """As many as there are."""
 CHAINS = (0, 2048, 1024, 512, 256, 128)
 """Orders that results which are not the declared unit's are compared with."""
-_COMPARED = 64
-"""Such results that are compared with other units and orders."""
+_COMPARED, _RESULTS = 64, 4
+"""Elements that are compared with other units and orders, and results that they are of: each may be computed anew for
+every one of these, and who lies should not choose how long that takes."""
 _PROBED = math.sqrt(PROBES)
 """The inverse of how far, as a share, the expected number of a result's flips may be off: it rests on few errors."""
 _WAYS = 3
@@ -93,6 +94,7 @@ class Adjudication:
     compared: int = 0
     others: dict[tuple[str, int], int] = field(default_factory=dict)
     _left: tuple[int, int] = (-1, 0)
+    _looked: int = 0
 
     def judge(
         self, place: tuple[int, str, int], wide: Tensor, bound: Bound, rounded: Rounded, entries: OpEntries | None
@@ -166,7 +168,9 @@ class Adjudication:
         if not count:
             return torch.empty(0, dtype=torch.int64)
         generator = torch.Generator().manual_seed(secrets.randbits(63))
-        return torch.multinomial(weights, count, replacement=False, generator=generator)
+        # As `multinomial` without replacement, which takes no more than 2^24 (Efraimidis and Spirakis, 2006).
+        waits = torch.empty_like(weights).exponential_(generator=generator) / weights
+        return waits.topk(count, largest=False).indices
 
     def _blame(self, place: tuple[int, str, int], result: Result, wrong: Tensor, moved: Tensor) -> None:
         """Notes elements that are not the unit's, and compares some with what other units and orders make of them.
@@ -176,7 +180,8 @@ class Adjudication:
         if not len(wrong):
             return
         self.false = self.false or place
-        room = max(_COMPARED - self.compared, 0)
+        self._looked += 1
+        room = max(_COMPARED - self.compared, 0) if self._looked <= _RESULTS else 0
         at = torch.cat([wrong[:room], moved[: room // 2]])
         if not len(at):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from weighbridge.execution import rounding_findings
 from weighbridge.execution.choice_statistics import Tally
@@ -39,6 +40,20 @@ def test_flips_are_counted_where_some_were_not_judged(overruled: int, rest: floa
     made = Adjudication(overruled=overruled, expected=1_000.0, spread=900.0, rest={1: rest} if rest else {})
     found = rounding_findings.of_unit(made, TapePolicy(), "run")
     assert [each.id for each in found] == (["replay.unit.flips"] if differs else [])
+
+
+@pytest.mark.parametrize("elements", [1000, (1 << 24) + 8])
+def test_some_are_drawn_of_any_number_by_their_weights(elements: int) -> None:
+    """PyTorch draws of 2^24 at most; an operation that raised there would accuse an honest Prover."""
+    made, weights = Adjudication(), torch.full((elements,), 2.0**-30, dtype=torch.float64)
+    weights[::100] = 1.0
+    made._left = 1, 50
+    drawn = made._draw(1, 10, weights)
+    assert len(drawn.unique()) == 5  # type: ignore[no-untyped-call]
+    assert bool((drawn % 100 == 0).all())
+    assert made._left == (1, 0)
+    made._left = 1, 10 * elements
+    assert torch.equal(made._draw(1, 10, weights), torch.arange(elements))
 
 
 @pytest.mark.parametrize(
