@@ -20,7 +20,7 @@ TAPE = "tapes/"
 
 def bomb(size: int, byte: bytes = b"\x80") -> bytes:
     """A zstd frame that expands to `size` items of CBOR."""
-    return zstandard.ZstdCompressor(level=19).compress(byte * size)
+    return zstandard.ZstdCompressor(level=3).compress(byte * size)
 
 
 HOSTILE = {

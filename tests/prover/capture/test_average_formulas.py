@@ -16,7 +16,12 @@ import prover
 from prover.capture.average_formulas import readings
 from tests.prover.following.test_loops import graver
 
-EMAModel = pytest.importorskip("diffusers.training_utils", reason="of the extra `integrations`").EMAModel
+
+def averaged(parameters: Any, **options: Any) -> Any:
+    """Diffusers' average of weights. It is imported here, as that takes seconds."""
+    training = pytest.importorskip("diffusers.training_utils", reason="of the extra `integrations`")
+    return training.EMAModel(parameters, **options)
+
 
 KINDS: dict[str, dict[str, Any]] = {
     "as it comes": {},
@@ -30,7 +35,7 @@ def train(run: Path, change: Callable[[Any, int], None] = lambda _average, _step
     with prover.follow(run, seed=1):
         model = nn.Linear(8, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        average = EMAModel(model.parameters(), **options)
+        average = averaged(model.parameters(), **options)
         rows = torch.from_numpy(np.random.default_rng(0).standard_normal((96, 8), dtype=np.float32))
         for step, x in enumerate(DataLoader(rows, batch_size=4)):
             model(x).square().mean().backward()
@@ -70,7 +75,7 @@ def test_an_average_with_other_arithmetic_is_not_read() -> None:
     """A class of one's own under the library's name, and an average of something else."""
     model = nn.Linear(7, 3)  # no other test's size: what is garbage there may still be found
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    average = EMAModel(model.parameters())
+    average = averaged(model.parameters())
     assert [reading.text("count") for reading in readings([optimizer])]
     average.get_decay = lambda step: 0.5 + step / 1000
     assert not list(readings([optimizer]))
