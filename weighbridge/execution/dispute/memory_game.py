@@ -19,6 +19,7 @@ from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.core.errors import ProofError, UsageError
 from weighbridge.core.treehash import descent
 from weighbridge.core.treehash.parts import chunks_of
+from weighbridge.core.treehash.tree import CHUNK
 from weighbridge.execution.dispute.asking import Judgement, forfeited
 from weighbridge.execution.dispute.memory_claim import MemoryClaim
 from weighbridge.execution.dispute.memory_messages import Doubt, Equality, Granted, Layer
@@ -96,7 +97,7 @@ class MemoryGame:
             case Layer() as layer, "layer":
                 _require_layers(self.claim, layer, self.path, *self.values())
                 self.keyed, self.plain, self._turn = layer.keyed, layer.plain, "doubt"
-            case Shown() as shown, "opening":
+            case Shown() as shown, "opening" if len(shown.opening) <= CHUNK:
                 self.chunk, self._turn = shown.opening, "nothing"
             case _:
                 raise DisputeError(f"Expected is {self._turn} about the chip's memory, and nothing else.")

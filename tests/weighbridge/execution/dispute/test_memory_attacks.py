@@ -116,9 +116,11 @@ def test_a_digest_of_larger_bytes_is_none_of_smaller_ones(token: Snapshot) -> No
     said = claim(token, held, Source(kind="bytes", digest=blake3(large).digest(), size=2048), inner)
     refuted = played(said, (held, held), held)
     assert verdicts(refuted) == {CHALLENGER: ("false", "dispute.memory.differs")}
-    for chunk in (large[:1024], held[:1024], large[:2048]):
+    for chunk in (large[:1024], held[:1024], b""):
         referee = opened(said)
         post(referee, Doubt(node=0))
+        with pytest.raises(DisputeError):
+            post(referee, Shown(opening=large[:2048]))  # none is as large, and the referee keeps nothing of it
         post(referee, Shown(opening=chunk))
         assert verdicts(referee)[CHALLENGER][0] in ("forfeit", "false")
 
