@@ -173,10 +173,10 @@ class Following(Context):
                 f"{result.inadmissible} outcomes that no conforming device could have rounded to",
                 code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
             )  # fmt: skip
+        confirmed, place = None, (self.record.step, self.operation, self.op)
+        if bound.judge is not None:
+            confirmed = self.adjudication.judge(place, wide, bound, result, entries)
         if self.log is not None:  # what no log was asked about chose nothing
-            confirmed, place = None, (self.record.step, self.operation, self.op)
-            if bound.judge is not None:
-                confirmed = self.adjudication.judge(place, wide, bound, result, entries)
             self.tally.add(
                 self.record.step, self.operation, wide, bound, dtype, entries, result.choices,
                 names_all=sketches is None, confirmed=confirmed,

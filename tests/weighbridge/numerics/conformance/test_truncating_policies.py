@@ -23,6 +23,7 @@ from weighbridge.execution.replay import replay
 from weighbridge.execution.unit_results import PROBES
 from weighbridge.numerics.arrays.physical import coordinates, flat
 from weighbridge.numerics.conformance import bound_policy, probes
+from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.rounding import narrow, rounding_log
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.rounding.contested import Rounded
@@ -239,6 +240,18 @@ def test_sums_that_do_not_truncate_are_found(tmp_path: Path) -> None:
     assert (result["verdict"], result["followed"]) == ("match", 0)
     assert violations(result) == ["replay.unit.false"]
     assert "rounded once" in said(result)
+
+
+@pytest.mark.parametrize("logs", ["on-demand", "sketch"])
+def test_a_prover_without_logs_does_not_pass_for_the_unit(tmp_path: Path, logs: str) -> None:
+    """The Recorder refuses that; one that does not, on a device that adds as a replayer does, needs no log."""
+    first = iter([False])
+    with pytest.MonkeyPatch.context() as patch, unprobed():
+        patch.setattr(injection, "current", Nearest)
+        patch.setattr(Policy, "truncating", property(lambda self: next(first, self.name in bound_policy.TRUNCATING)))
+        train(tmp_path / "run", build, step, rows(), policy="unit-h100", logs=logs)
+    result = replay_here(tmp_path / "run")
+    assert (result["verdict"], violations(result)) == ("match", ["replay.unit.false"])
 
 
 @pytest.mark.parametrize(
