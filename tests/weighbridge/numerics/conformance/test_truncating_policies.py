@@ -449,3 +449,23 @@ def test_a_policy_names_its_unit() -> None:
         assert (policy.unit, policy.truncating, policy.narrow, policy.block) == (unit, True, True, 0)
         assert replace(policy, orders={"bf16 1x2x3": 16}).orders
     assert not bound_policy.named("unit-vdpbf16ps").truncating
+
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "odd"),
+    [("fp16", (float("nan"),)), ("bf16", (INF, -INF)), ("fp16", (INF,)), ("bf16", (3e38, -3e38))],
+)  # fmt: skip
+def test_honest_runs_that_diverge_are_confirmed(tmp_path: Path, dtype: str, odd: tuple[float, ...]) -> None:
+    """Infinities and NaN are judged as any results are."""
+    (batch,) = rows()
+    for at, value in enumerate(odd):
+        batch["x"][at, : 10 + at] = value
+    batch["x"][5, : len(odd)] = torch.tensor(odd)
+    with injection.injected("h100"):
+        train(tmp_path / "run", build, lambda *more: step(*more, dtype=dtype), [batch], policy="unit-h100")
+    result, none = replay_here(tmp_path / "run"), replay_here(tmp_path / "run", tapes=NONE)
+    assert (result["verdict"], ids(result), ids(none)) == ("match", set(), set())
+    assert result["unit"]["judged"] == result["unit"]["could"] > none["unit"]["judged"]
