@@ -56,8 +56,8 @@ class Claim:
     """What a party says of one leaf.
 
     Attributes:
-        terms: What both parties agree on: of the draft (seed, policy, calibration, rules), and the table of slices;
-            encoded.
+        terms: What both parties agree on: of the draft (seed, policy and orders, calibration, rules), and the table of
+            slices; encoded.
         tape: The program that both agree on, encoded.
         state: Digest of the state before the step, agreed too (32 bytes).
         record: The step record that it is about, encoded.

@@ -14,6 +14,9 @@ from weighbridge.core.errors import FormatError
 from weighbridge.execution.dispute.messages import DisputeError
 from weighbridge.transcript.confidential_runs import CONFIDENTIAL
 
+TERMS_ITEMS = 1 << 14
+"""Most CBOR items of the terms of a dispute: two for each order of products that a draft may declare, and some more."""
+
 COMMAND = "weighbridge dispute sealed"
 """What the parties to a dispute of a confidential run use."""
 
@@ -53,7 +56,7 @@ def require_open(terms: bytes) -> None:
 
 def _read(terms: bytes) -> dict[str, Any] | None:
     try:
-        found = decode_cbor(terms, max_depth=8, max_items=1 << 10)
+        found = decode_cbor(terms, max_depth=8, max_items=TERMS_ITEMS)
     except FormatError:
         return None
     return found if isinstance(found, dict) else None

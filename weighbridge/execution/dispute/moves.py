@@ -8,6 +8,7 @@ from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import DIGEST_SIZE
 from weighbridge.core.errors import UsageError
 from weighbridge.execution.dispute.asking import SLICES, Traced
+from weighbridge.execution.dispute.confidential import TERMS_ITEMS
 from weighbridge.execution.dispute.leaves import tree_root
 from weighbridge.execution.dispute.memory_messages import Granted
 from weighbridge.execution.dispute.messages import Answer, Challenge, Course, Message
@@ -50,7 +51,7 @@ def apart(challenger: bytes, defender: bytes) -> str:
 
 
 def _table(terms: bytes) -> str:
-    raw = decode_cbor(terms, max_depth=8, max_items=1 << 10)
+    raw = decode_cbor(terms, max_depth=8, max_items=TERMS_ITEMS)
     found = raw.get(SLICES, "none") if isinstance(raw, dict) else "none"
     return found[:64] if isinstance(found, str) and found[:64].isalnum() else "none"
 

@@ -27,7 +27,7 @@ from weighbridge.transcript.steps import StepRecord
 from weighbridge.transcript.supplements import folder_of
 from weighbridge.transcript.tape import Tape
 
-TERMS = ("seed", "policy", "calibration", "rules")
+TERMS = ("seed", "policy", "calibration", "rules", policies.ORDERS)
 """What an execution depends on in a draft."""
 
 

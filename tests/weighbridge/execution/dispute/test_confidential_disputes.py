@@ -22,7 +22,8 @@ from weighbridge.execution.dispute.docket import Docket
 from weighbridge.execution.dispute.messages import START, Challenge, Course, signed
 from weighbridge.execution.dispute.notices import Notice
 from weighbridge.execution.dispute.refereeing import Referee
-from weighbridge.transcript.confidential_runs import is_confidential
+from weighbridge.numerics.units.orders import MOST
+from weighbridge.transcript.confidential_runs import CONFIDENTIAL, is_confidential
 from weighbridge.transcript.reader import Transcript
 
 KEYS = (SigningKey.generate(), SigningKey.generate())
@@ -110,6 +111,12 @@ def test_commands_stop_a_party_before_anything_leaves(run: Path, secret: Path, t
 def test_who_took_part_cannot_decline(due: str) -> None:
     with pytest.raises(UsageError):
         moves.declined(due)
+
+
+def test_the_mark_is_read_beside_as_many_orders_as_a_draft_may_have() -> None:
+    orders = {f"bf16 1x16x{at + 1}": 16 for at in range(MOST)}
+    assert confidential.is_marked(cbor({"seed": 1, "orders": orders, CONFIDENTIAL: True}))
+    assert not confidential.is_marked(cbor({"seed": 1, "orders": orders}))
 
 
 def test_the_course_of_a_confidential_run_is_marked(secret: Path) -> None:

@@ -23,6 +23,7 @@ from weighbridge.execution.dispute.refereeing import Referee
 from weighbridge.execution.unit_adjudication import Adjudication
 from weighbridge.numerics.conformance import probes
 from weighbridge.numerics.units import chunked_products, injection
+from weighbridge.numerics.units.declared_products import LONGEST
 
 KEYS = SigningKey.generate(), SigningKey.generate()
 REFEREE = SigningKey.generate()
@@ -30,9 +31,9 @@ STEP, WIDTH = 1, 4000
 """Sums as long as any that have a bound, of one sign: there truncation shows most."""
 
 
-def record(path: Path) -> Path:
+def record(path: Path, width: int = WIDTH) -> Path:
     def build() -> tuple[nn.Module, torch.optim.Optimizer]:
-        model = nn.Sequential(nn.Linear(WIDTH, 33), nn.Tanh(), nn.Linear(33, 4))
+        model = nn.Sequential(nn.Linear(width, 33), nn.Tanh(), nn.Linear(33, 4))
         with torch.no_grad():
             model[0].weight.abs_()  # type: ignore[operator]
         return model, torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -44,7 +45,7 @@ def record(path: Path) -> Path:
         optimizer.zero_grad()
 
     generator = torch.Generator().manual_seed(4)
-    x, y = torch.randn(256, WIDTH, generator=generator).abs(), torch.randint(4, (256,), generator=generator)
+    x, y = torch.randn(256, width, generator=generator).abs(), torch.randint(4, (256,), generator=generator)
     train(path, build, step, [{"x": x, "y": y}], policy="unit-h100")
     return path
 
@@ -99,10 +100,13 @@ def test_results_that_are_not_the_declared_units_are_refuted(tmp_path: Path) -> 
     assert ruled(run, moves.challenge(mine, STEP, own=False), theirs) == {DEFENDER: ("false", "replay.unit.false")}
 
 
-def test_the_declared_units_results_are_admissible(tmp_path: Path) -> None:
-    with injection.injected("h100"):
-        run = record(tmp_path / "run")
-    assert replay_here(run)["unit"]["overruled"] > 0
+@pytest.mark.parametrize(("width", "chain"), [(WIDTH, 0), (WIDTH, 512), (LONGEST + 8, 512)])
+def test_the_declared_units_results_are_admissible(tmp_path: Path, width: int, chain: int) -> None:
+    """Also in an order that the draft declares, and of long sums, whose bits that order prescribes."""
+    orders = {f"bf16 256x{width}x33": chain} if chain else {}
+    with injection.injected("h100", orders):
+        run = record(tmp_path / "run", width)
+    assert replay_here(run)["unit"]["overruled"] > 0 or width > LONGEST
     theirs = traced(run)
     assert not theirs.parted
     short = theirs.leaves[: _product(run)]
