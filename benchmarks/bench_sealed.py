@@ -27,7 +27,7 @@ from benchmarks.bench_shapes import Shape, record
 from weighbridge.execution.replay import replay
 from weighbridge.execution.sealed.building import build
 
-SIZES = {"small": Shape(), "wide": Shape(width=512, rows=1)}
+SIZES = {"small": Shape(), "wide": Shape(width=512, rows=1), "long": Shape(width=512, rows=16)}
 ROUNDS = 3
 
 

@@ -8,6 +8,7 @@ with no other word. What it reads is the stream of its Prover; until that is aut
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import struct
@@ -64,8 +65,11 @@ def main(told: str) -> None:
     def refuse(code: str, names: Iterable[str] = ()) -> None:
         send(REFUSED, ",".join((code, *names)).encode())
 
+    code = 1
     try:
         prepare("cpu")
+        gc.collect()
+        gc.freeze()  # what was imported is not looked through again and again while it replays
         memories = [SecretMemory(), SecretMemory()]  # before the system calls for them are denied
         applied = list(map(str, given["applied"])) + confined(limits, scratch) + secret(memories)
         if (missing := set(REQUIRED) - set(applied)) or is_traced():
@@ -77,10 +81,14 @@ def main(told: str) -> None:
         worker.receive(source, order.terms(worker.public), scratch / "job", limit=int(given["inputs"]))
         body = json.dumps(_replayed(order, scratch / "job", limits, applied)).encode()
         send(OUTCOME, seal(body, order, signer))
+        code = 0
     except (SealedInputError, SealedWorkerError) as error:
         refuse(error.reason)
     except WeighbridgeError:  # the Prover's list is none
         refuse("sealed.inputs")
+    finally:
+        launcher.close()
+        os._exit(code)  # to end an interpreter takes a second, for which the launcher would hold the outcome back
 
 
 def _replayed(order: Order, path: Path, limits: Limits, applied: list[str]) -> dict[str, Any]:
