@@ -32,7 +32,7 @@ from weighbridge.execution.dispute.messages import (
     Range,
     Shown,
 )
-from weighbridge.execution.dispute.ranges import Parting, apart, by_ranges, fits, parting
+from weighbridge.execution.dispute.ranges import Parting, apart, by_ranges, fits, parting, require_spoken
 from weighbridge.execution.dispute.signed_trees import binding, require
 
 CHALLENGER, DEFENDER = 0, 1
@@ -190,6 +190,8 @@ class Dispute:
             raise DisputeError(f"Expected is {due} of the {NAMES[party]} after the last message, and nothing else.")
         if isinstance(message.content, Challenge | Course):
             require_open(message.content.terms)
+        if isinstance(message.content, Course):
+            require_spoken(message.content)
         match message.content, due:
             case content, _ if self.memory is not None:
                 self.memory.take(content)

@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 from weighbridge.core.digests import DIGEST_SIZE, record_digest
 from weighbridge.execution.dispute.asking import split
 from weighbridge.execution.dispute.leaves import NO_INPUT, first_difference
-from weighbridge.execution.dispute.messages import RANGE, Course, Range
+from weighbridge.execution.dispute.messages import RANGE, Course, DisputeError, Range
 from weighbridge.transcript.state import state_digest
 
 BY_RANGES = 1 << 16
 """Courses of more steps are sent by ranges."""
+MOST_NAMED = BY_RANGES
+"""Most steps whose states a referee takes one by one."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,16 @@ def by_ranges(course: Course) -> Course:
 def spoken(course: Course) -> Course:
     """Returns a course as a party sends it: by ranges, if it is long."""
     return by_ranges(course) if len(course.states) > BY_RANGES * DIGEST_SIZE else course
+
+
+def require_spoken(course: Course) -> None:
+    """Raises if a long course is not by ranges: a referee holds none that is larger than it has to be.
+
+    Raises:
+        DisputeError: It has a digest for each of more than `MOST_NAMED` steps.
+    """
+    if not course.count and len(course.states) > MOST_NAMED * DIGEST_SIZE:
+        raise DisputeError(f"A course of more than {MOST_NAMED:,} steps is named by ranges.")
 
 
 def range_of(course: Course, at: int) -> Range:

@@ -86,6 +86,18 @@ def _verdicts(referee: Referee) -> dict[int, str]:
     return {party: verdict for party, verdict, _, _ in referee.ruling.content.claims}
 
 
+def test_a_long_course_is_taken_by_ranges_alone(course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a hostile party's course, a referee would hold 64 bytes a step; by ranges it is a thousandth."""
+    monkeypatch.setattr(ranges, "MOST_NAMED", len(course.states) // 32 - 1)
+    referee = _referee()
+    with pytest.raises(DisputeError, match="by ranges"):
+        _post(referee, CHALLENGER, course)
+    _post(referee, CHALLENGER, by_ranges(course))
+    with pytest.raises(DisputeError, match="by ranges"):
+        _post(referee, DEFENDER, course)
+    _post(referee, DEFENDER, by_ranges(course))
+
+
 @pytest.mark.parametrize("whole", [None, CHALLENGER, DEFENDER])
 @pytest.mark.parametrize("lies", [CHALLENGER, DEFENDER])
 def test_the_range_names_the_step_and_the_step_the_operation(
