@@ -7,8 +7,6 @@ hardware with it, and a replay says with it what the declared unit makes of sing
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -23,18 +21,8 @@ PACKED = 1 << 22
 """Elements of one operand that are packed at once, unless one panel has more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Code:
-    block: Block
-    multiply: Callable[..., Any]
-    dots: Callable[..., Any]
-
-
-_CODE = {
-    "a100": _Code(truncated_tiles.AMPERE, truncated_tiles.multiply_ampere, truncated_tiles.dots_ampere),
-    "h100": _Code(truncated_tiles.HOPPER, truncated_tiles.multiply_hopper, truncated_tiles.dots_hopper),
-}
-UNITS = tuple(_CODE)
+_BLOCKS = {"a100": truncated_tiles.AMPERE, "h100": truncated_tiles.HOPPER}
+UNITS = tuple(_BLOCKS)
 """Units that this computes."""
 _FRACTION = {torch.bfloat16: 7, torch.float16: 10}
 """Fraction bits of the types that it multiplies."""
@@ -55,13 +43,13 @@ def product(a: Tensor, b: Tensor, unit: str, chain: int = 0) -> Tensor:
     Raises:
         UsageError: The unit is not one of those, the types are others, or chains are no multiple of a block.
     """
-    code, size = _code(a, b, unit, chain)
+    block, size = _block(a, b, unit, chain)
     shape = *a.shape[:-1], b.shape[-1]
     out = torch.zeros(shape)
     if a.numel() and b.numel():
         left, right = a.detach().cpu(), b.detach().cpu()
         batches = zip(*(t.reshape(-1, *t.shape[-2:]) for t in (left, right, out)), strict=True)
-        if not all([_product(x, y.mT, place, code, size) for x, y, place in batches]):
+        if not all([_product(x, y.mT, place, block, size) for x, y, place in batches]):
             _unusual(left, right, out, unit, chain)
     return out.to(a.device)
 
@@ -78,7 +66,7 @@ def dots(a: Tensor, b: Tensor, unit: str, chain: int = 0) -> Tensor:
     Raises:
         UsageError: As of `product`.
     """
-    code, size = _code(a, b, unit, chain)
+    block, size = _block(a, b, unit, chain)
     out = torch.zeros(a.shape[0])
     if not a.numel():
         return out
@@ -86,11 +74,10 @@ def dots(a: Tensor, b: Tensor, unit: str, chain: int = 0) -> Tensor:
     step = max(PACKED // a.shape[1] // LANES, 1) * LANES
     for start in range(0, a.shape[0], step):
         x, y = left[start : start + step], right[start : start + step]
-        block = code.block.products
         found = torch.zeros(-(-x.shape[0] // LANES), LANES)
-        *packed, first = _panels(x, LANES, block, 0)
-        *others, second = _panels(y, LANES, block, _shift(code.block, y.dtype))
-        code.dots(*(t.numpy() for t in (*packed, *others)), found.numpy(), size)
+        *packed, first = _panels(x, LANES, block.products, 0)
+        *others, second = _panels(y, LANES, block.products, _shift(block, y.dtype))
+        truncated_tiles.dots(*(t.numpy() for t in (*packed, *others)), found.numpy(), size, block.products)
         some = found.flatten()[: x.shape[0]]
         if not (first and second):
             some = _unusual_dots(x, y, some, unit, chain)
@@ -98,13 +85,14 @@ def dots(a: Tensor, b: Tensor, unit: str, chain: int = 0) -> Tensor:
     return out
 
 
-def _code(a: Tensor, b: Tensor, unit: str, chain: int) -> tuple[_Code, int]:
-    code = _CODE.get(unit)
-    if code is None or a.dtype != b.dtype or a.dtype not in _FRACTION:
+def _block(a: Tensor, b: Tensor, unit: str, chain: int) -> tuple[Block, int]:
+    """Returns a unit's block, and how many products a chain has."""
+    block = _BLOCKS.get(unit)
+    if block is None or a.dtype != b.dtype or a.dtype not in _FRACTION:
         raise UsageError(f"no fast model multiplies {a.dtype} by {b.dtype} as {unit!r}; take `units.named`")
-    if chain < 0 or chain % code.block.products:
-        raise UsageError(f"a chain of unit {unit!r} has a multiple of {code.block.products} products, not {chain}")
-    return code, chain or max(a.shape[-1] + -a.shape[-1] % code.block.products, code.block.products)
+    if chain < 0 or chain % block.products:
+        raise UsageError(f"a chain of unit {unit!r} has a multiple of {block.products} products, not {chain}")
+    return block, chain or max(a.shape[-1] + -a.shape[-1] % block.products, block.products)
 
 
 def _shift(block: Block, dtype: torch.dtype) -> int:
@@ -123,20 +111,20 @@ def _panels(x: Tensor, lines: int, block: int, shift: int) -> tuple[Tensor, Tens
     return significands, exponents, bool(whole)
 
 
-def _product(a: Tensor, b: Tensor, out: Tensor, code: _Code, chain: int) -> bool:
+def _product(a: Tensor, b: Tensor, out: Tensor, block: Block, chain: int) -> bool:
     """Writes a product of (M, K) and (N, K), some lines of both at a time; returns whether all operands are finite."""
-    block, finite = code.block.products, True
+    finite = True
     rows = max(PACKED // a.shape[1], 1)
     columns = max(PACKED // (a.shape[1] * LANES), 1) * LANES
     for start in range(0, b.shape[0], columns):
-        *right, whole = _panels(b[start : start + columns], LANES, block, _shift(code.block, b.dtype))
+        *right, whole = _panels(b[start : start + columns], LANES, block.products, _shift(block, b.dtype))
         finite &= whole
         for top in range(0, a.shape[0], rows):
-            *left, whole = _panels(a[top : top + rows], 1, block, 0)
+            *left, whole = _panels(a[top : top + rows], 1, block.products, 0)
             finite &= whole
             some = torch.zeros(left[0].shape[0], right[0].shape[0] * LANES)
             lines = (t[..., 0].numpy() for t in left)
-            code.multiply(*lines, *(t.numpy() for t in right), some.numpy(), chain)
+            truncated_tiles.multiply(*lines, *(t.numpy() for t in right), some.numpy(), chain, block.products)
             place = out[top : top + rows, start : start + columns]
             place.copy_(some[:, : place.shape[1]])
     return finite
@@ -148,7 +136,7 @@ def _unusual(a: Tensor, b: Tensor, out: Tensor, unit: str, chain: int) -> None:
     columns = b.mT.expand(*a.shape[:-2], *b.mT.shape[-2:])
 
     def model(at: Tensor) -> Tensor:
-        *outer, i, j = (~torch.isfinite(exact) & ~torch.isfinite(out)).nonzero().unbind(1)
+        *outer, i, j = at.nonzero().unbind(1)
         return _model(a[(*outer, i)], columns[(*outer, j)], unit, chain)
 
     out.copy_(_with_unusual(out, exact, model))

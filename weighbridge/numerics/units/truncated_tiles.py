@@ -210,24 +210,11 @@ _AMPERE_TILE: Any = _tile(AMPERE, lanes=False)
 _AMPERE_LANES: Any = _tile(AMPERE, lanes=True)
 _HOPPER_TILE: Any = _tile(HOPPER, lanes=False)
 _HOPPER_LANES: Any = _tile(HOPPER, lanes=True)
+_AMPERE_BLOCK = AMPERE.products
 
 
 @_jit
-def multiply_ampere(sa: Array, ea: Array, sb: Array, eb: Array, out: Array, chain: int) -> None:
-    """See `multiply_hopper`."""
-    tile = np.empty(LANES, dtype=np.float32)
-    for j in range(sb.shape[0]):
-        for i in range(sa.shape[0]):
-            place = out[i, j * LANES : (j + 1) * LANES]
-            for start in range(0, sa.shape[1], chain):
-                tile[:] = np.float32(0.0)
-                blocks = min(chain, sa.shape[1] - start) // 8
-                _AMPERE_TILE(sa[i, start:], ea[i, start:], sb[j, start:], eb[j, start:], tile, blocks)
-                place += tile
-
-
-@_jit
-def multiply_hopper(sa: Array, ea: Array, sb: Array, eb: Array, out: Array, chain: int) -> None:
+def multiply(sa: Array, ea: Array, sb: Array, eb: Array, out: Array, chain: int, block: int) -> None:
     """Adds a product, chain by chain, to what `out` holds.
 
     Args:
@@ -237,6 +224,7 @@ def multiply_hopper(sa: Array, ea: Array, sb: Array, eb: Array, out: Array, chai
         eb: Exponents, the same shape.
         out: (M, panels * `LANES`), float32.
         chain: Products of a chain, a multiple of the block's.
+        block: Products of a block of the unit: `AMPERE`'s or `HOPPER`'s.
     """
     tile = np.empty(LANES, dtype=np.float32)
     for j in range(sb.shape[0]):
@@ -244,39 +232,34 @@ def multiply_hopper(sa: Array, ea: Array, sb: Array, eb: Array, out: Array, chai
             place = out[i, j * LANES : (j + 1) * LANES]
             for start in range(0, sa.shape[1], chain):
                 tile[:] = np.float32(0.0)
-                blocks = min(chain, sa.shape[1] - start) // 16
-                _HOPPER_TILE(sa[i, start:], ea[i, start:], sb[j, start:], eb[j, start:], tile, blocks)
+                terms = min(chain, sa.shape[1] - start)
+                if block == _AMPERE_BLOCK:
+                    _AMPERE_TILE(sa[i, start:], ea[i, start:], sb[j, start:], eb[j, start:], tile, terms // block)
+                else:
+                    _HOPPER_TILE(sa[i, start:], ea[i, start:], sb[j, start:], eb[j, start:], tile, terms // block)
                 place += tile
 
 
 @_jit
-def dots_ampere(sa: Array, ea: Array, sb: Array, eb: Array, out: Array, chain: int) -> None:
-    """See `dots_hopper`."""
-    tile = np.empty(LANES, dtype=np.float32)
-    for j in range(sb.shape[0]):
-        for start in range(0, sa.shape[1], chain):
-            tile[:] = np.float32(0.0)
-            blocks = min(chain, sa.shape[1] - start) // 8
-            _AMPERE_LANES(sa[j, start:], ea[j, start:], sb[j, start:], eb[j, start:], tile, blocks)
-            out[j] += tile
-
-
-@_jit
-def dots_hopper(sa: Array, ea: Array, sb: Array, eb: Array, out: Array, chain: int) -> None:
+def dots(sa: Array, ea: Array, sb: Array, eb: Array, out: Array, chain: int, block: int) -> None:
     """Adds sums that have nothing in common, chain by chain, to what `out` holds.
 
     Args:
         sa: Significands, (panels, K, `LANES`), int32, K a multiple of the block's.
         ea: Exponents, the same shape; `NONE` of zeros.
-        sb: As `sa`, times a power of two as in `multiply_hopper`.
+        sb: As `sa`, times a power of two as in `multiply`.
         eb: As `ea`.
         out: (panels, `LANES`), float32.
         chain: Products of a chain, a multiple of the block's.
+        block: As for `multiply`.
     """
     tile = np.empty(LANES, dtype=np.float32)
     for j in range(sb.shape[0]):
         for start in range(0, sa.shape[1], chain):
             tile[:] = np.float32(0.0)
-            blocks = min(chain, sa.shape[1] - start) // 16
-            _HOPPER_LANES(sa[j, start:], ea[j, start:], sb[j, start:], eb[j, start:], tile, blocks)
+            terms = min(chain, sa.shape[1] - start)
+            if block == _AMPERE_BLOCK:
+                _AMPERE_LANES(sa[j, start:], ea[j, start:], sb[j, start:], eb[j, start:], tile, terms // block)
+            else:
+                _HOPPER_LANES(sa[j, start:], ea[j, start:], sb[j, start:], eb[j, start:], tile, terms // block)
             out[j] += tile
