@@ -1,27 +1,23 @@
 """The population of a sealed inspection, as both parties agree on it before either knows the nonce of the draw.
 
-Lines, as the populations of other draws have: a first one that names the format; for each chip its UEID in hex, a tab,
-and the BLAKE3 of its IDevID certificate, or `-` where the Verifier could not learn that. UEIDs ascend. The terms of the
-outcome have the digest of these bytes. So a chip that is registered, retired or given other certificates later changes
-no draw.
+It is lines (`device_lines`) of UEIDs and IDevID certificates, as far as the Verifier could learn these. The terms of
+the outcome have the digest of these bytes. So a chip that is registered, retired or given other certificates later
+changes no draw.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from verifier.model import seeded_draw
+from verifier.model import device_lines, seeded_draw
 from weighbridge.core.digests import DIGEST_SIZE, bytes_digest
 from weighbridge.core.errors import FormatError, UsageError
 
 HEAD = "weighbridge-agreed-population/1"
 LIMIT = 48 << 20
 """So many bytes a population may have: about 480,000 chips with UEIDs of 17 bytes."""
-_UNKNOWN = "-"
-_LINE = re.compile(rf"((?:[0-9a-f]{{2}}){{17,33}})\t([0-9a-f]{{{2 * DIGEST_SIZE}}}|{_UNKNOWN})")
 
 
 class AgreedPopulationError(FormatError):
@@ -65,8 +61,7 @@ class AgreedPopulation:
     @cached_property
     def text(self) -> bytes:
         """The lines."""
-        lines = (f"{ueid.hex()}\t{digest.hex() or _UNKNOWN}\n" for ueid, digest in self.chips.items())
-        return (f"{HEAD}\n" + "".join(lines)).encode()
+        return device_lines.written(HEAD, self.chips)
 
     @property
     def digest(self) -> bytes:
@@ -88,18 +83,7 @@ def parse(data: bytes) -> AgreedPopulation:
     Raises:
         AgreedPopulationError: It is none, or chips are doubled or out of order.
     """
-    head, _, rest = data.partition(b"\n")
-    if head != HEAD.encode() or not rest.endswith(b"\n") or len(data) > LIMIT:
-        raise AgreedPopulationError(f"This is no population of at most {LIMIT} bytes; take it as the Verifier made it.")
-    chips: dict[bytes, bytes] = {}
-    last = b""
-    for number, line in enumerate(rest[:-1].split(b"\n"), 2):
-        match = _LINE.fullmatch(line.decode("ascii", "replace"))
-        if match is None:
-            raise AgreedPopulationError(f"Line {number} of the population is no UEID and digest with a tab between.")
-        ueid = bytes.fromhex(match[1])
-        if ueid <= last:
-            raise AgreedPopulationError(f"Line {number} of the population is doubled or out of order.")
-        chips[ueid] = b"" if match[2] == _UNKNOWN else bytes.fromhex(match[2])
-        last = ueid
-    return AgreedPopulation(chips)
+    try:
+        return AgreedPopulation(device_lines.read(data, HEAD, LIMIT, "population"))
+    except FormatError as error:
+        raise AgreedPopulationError(error.message) from None

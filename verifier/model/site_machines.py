@@ -5,27 +5,24 @@ both parties agree on a list of more machines than they need, each with a certif
 launchers. A seed that neither chose draws which of them runs the worker and which are examined. A party that tampered
 with some does not know which, and is found out with a chance that `Odds` states.
 
-Lines: a first one that names the format; for each machine its launcher's UEID in hex, a tab, and the BLAKE3 of its
-certificate. Certificates of two machines differ, and UEIDs ascend. The terms of the outcome have the digest of these
-bytes.
+The list is lines (`device_lines`) of launchers' UEIDs and certificates, and certificates of two machines differ. The
+terms of the outcome have the digest of these bytes.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import comb
 
-from verifier.model import seeded_draw
-from weighbridge.core.digests import DIGEST_SIZE, bytes_digest, record_digest
+from verifier.model import device_lines, seeded_draw
+from weighbridge.core.digests import bytes_digest, record_digest
 from weighbridge.core.errors import FormatError, UsageError
 
 HEAD = "weighbridge-site-machines/1"
 LIMIT = 1 << 20
 """So many bytes a list may have: about 9,000 machines."""
-_LINE = re.compile(rf"((?:[0-9a-f]{{2}}){{17,33}})\t([0-9a-f]{{{2 * DIGEST_SIZE}}})")
 
 
 class SiteMachinesError(FormatError):
@@ -87,8 +84,7 @@ class SiteMachines:
     @cached_property
     def text(self) -> bytes:
         """The lines."""
-        lines = (f"{ueid.hex()}\t{digest.hex()}\n" for ueid, digest in self.certificates.items())
-        return (f"{HEAD}\n" + "".join(lines)).encode()
+        return device_lines.written(HEAD, self.certificates)
 
     @property
     def digest(self) -> bytes:
@@ -147,17 +143,10 @@ def parse(data: bytes) -> SiteMachines:
     Raises:
         SiteMachinesError: It is none, or machines are doubled or out of order.
     """
-    head, _, rest = data.partition(b"\n")
-    if head != HEAD.encode() or not rest.endswith(b"\n") or len(data) > LIMIT:
-        raise SiteMachinesError(f"This is no list of machines of at most {LIMIT} bytes; take it as it was agreed on.")
-    found: dict[bytes, bytes] = {}
-    last = b""
-    for number, line in enumerate(rest[:-1].split(b"\n"), 2):
-        match = _LINE.fullmatch(line.decode("ascii", "replace"))
-        if match is None:
-            raise SiteMachinesError(f"Line {number} of the machines is no UEID and digest with a tab between.")
-        ueid = bytes.fromhex(match[1])
-        if ueid <= last or bytes.fromhex(match[2]) in found.values():
-            raise SiteMachinesError(f"Line {number} of the machines is doubled or out of order.")
-        found[ueid], last = bytes.fromhex(match[2]), ueid
+    try:
+        found = device_lines.read(data, HEAD, LIMIT, "list of machines")
+    except FormatError as error:
+        raise SiteMachinesError(error.message) from None
+    if b"" in found.values() or len(set(found.values())) < len(found):
+        raise SiteMachinesError("Each machine has a certificate of its own; take the list as it was agreed on.")
     return SiteMachines(found)
