@@ -16,7 +16,8 @@ from support import reported
 
 from verifier import checks, stages
 from verifier.registry.transitions import roles_for
-from weighbridge.attest import custody_statements, tokens
+from weighbridge.attest import custody_statements
+from weighbridge.attest.token_claims import BODIES
 from weighbridge.cli._exits import Exit
 from weighbridge.cli.main import application
 from weighbridge.numerics import exchanges, units
@@ -196,7 +197,7 @@ def test_claims_of_a_token_are_those_of_its_format() -> None:
         cells = line.split("|")[1:-1]
         kind = cells[0].strip() or kind
         found.setdefault(kind, set()).update(quoted(cells[1]))
-    assert found == {kind: set(body) for kind, body in tokens._BODIES.items()}
+    assert found == {kind: set(body) for kind, body in BODIES.items()}
 
 
 def test_every_benchmark_is_run_by_a_target_of_make() -> None:

@@ -22,6 +22,7 @@ from firmware_sim.snapshot_report import Report
 from prover.keeping.chip_openings import asked
 from weighbridge.attest import hidden_fields, tokens, worker_openings
 from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.work import Work
 from weighbridge.attest.worker_openings import Trusted
 from weighbridge.core.digests import Leaf, region_digest
 from weighbridge.core.errors import ChipError, IdentityError, UsageError, WeighbridgeError
@@ -158,7 +159,7 @@ def test_a_running_chip_opens_to_workers_over_the_network(tmp_path: Path) -> Non
         wanted = {"snapshots": [], "tokens": [0]}
         (box,) = asked(chip.address, prover, boot.ueid, site.evidence(), **wanted)
         whole = hidden_fields.reveal(boot, worker_openings.opened(box, site.order, site.worker))
-        assert isinstance(whole.work, tokens.Work)
+        assert isinstance(whole.work, Work)
         with pytest.raises(ChipError) as caught:
             hidden(chip.socket, [0])
         assert caught.value.reason == "chip.confidential"

@@ -50,6 +50,7 @@ from weighbridge.attest import (
 )
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.manifest import Predicate, SigningKey, sign_manifest
+from weighbridge.attest.token_claims import BODIES
 from weighbridge.core import errors
 from weighbridge.core.digests import bytes_digest, region_digest
 from weighbridge.core.memory_map import Held
@@ -127,7 +128,7 @@ def _chip() -> Inventory:
         ((_form, body),) = claims[273]
         found[token.kind] = set(cbor2.loads(body))
         found["work"] = set(claims[-70007])
-    assert {kind: found[kind] for kind in tokens._BODIES} == {kind: set(body) for kind, body in tokens._BODIES.items()}
+    assert {kind: found[kind] for kind in BODIES} == {kind: set(body) for kind, body in BODIES.items()}
     for each in (
         identity.DeviceIdentity, tcb.TcbInfo, tlog.Checkpoint, tlog.Signature, hidden_fields.HiddenFields,
     ):  # fmt: skip
