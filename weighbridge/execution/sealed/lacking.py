@@ -13,7 +13,7 @@ from pathlib import Path
 
 from weighbridge.attest.sealed_order import SealedWorkerError
 from weighbridge.execution.fork_server import PARENT
-from weighbridge.execution.sealed.launcher import require_no_swap
+from weighbridge.execution.sealed import requirements
 from weighbridge.execution.workers import isolation
 
 _SWAPS = Path("/proc/swaps")
@@ -34,7 +34,7 @@ def lacking() -> tuple[str, ...]:
 def main() -> None:
     """Isolates this process as a worker's is, and prints what did not succeed."""
     try:
-        require_no_swap(_SWAPS)
+        requirements.no_swap(_SWAPS)
     except SealedWorkerError:
         print("no-swap")
         return

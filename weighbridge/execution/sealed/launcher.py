@@ -27,7 +27,7 @@ from weighbridge.attest.sealed_ruling import RULING_SIZE
 from weighbridge.attest.sealed_starts import append
 from weighbridge.execution.fork_server import PARENT
 from weighbridge.execution.sealed import image as images
-from weighbridge.execution.sealed import processors
+from weighbridge.execution.sealed import processors, requirements
 from weighbridge.execution.worker_process import Limits
 from weighbridge.execution.workers import isolation
 
@@ -90,9 +90,9 @@ def run(site: Site, order: Order, stream: int, sink: BinaryIO) -> None:
         raise SealedWorkerError(
             "the image here is not the one that the order names; make it from what was agreed on", code="sealed.image"
         )
-    require_processor(site.image)
-    require_no_swap(Path("/proc/swaps"))
-    require_offered(site, order, Path("/proc/meminfo"))
+    requirements.processor(site.image)
+    requirements.no_swap(Path("/proc/swaps"))
+    requirements.offered(order, site.limits.memory, site.inputs, Path("/proc/meminfo"))
     start = append(site.log, order)
     begun = time.monotonic()
     leaves = None if order.leaves_after_s is None else begun + order.leaves_after_s
@@ -145,70 +145,6 @@ def require_size(order: Order, outcome: bytes) -> None:
     """
     if order.referee is not None and len(outcome) != RULING_SIZE:
         raise SealedWorkerError("the worker said something else than a ruling, so it is not released")
-
-
-def require_processor(image: Path) -> None:
-    """Checks that this machine runs the loops of an image.
-
-    Args:
-        image: Its directory.
-
-    Raises:
-        SealedWorkerError: They are for another kind of processor (`sealed.image`).
-    """
-    try:
-        kind = (image / images.FILES / images.PROCESSOR).read_text()
-    except OSError:
-        kind = "none"
-    if not processors.runs(kind):
-        raise SealedWorkerError(
-            f"the image is for processors of the kind {kind[:20]!r}, which this machine's is not; use another machine, "
-            "or agree on an image that was made on such a machine",
-            code="sealed.image",
-        )
-
-
-def require_offered(site: Site, order: Order, table: Path) -> None:
-    """Checks that this machine has what the parties to a dispute agreed on: a run that exceeds that forfeits.
-
-    Args:
-        site: What workers run with here.
-        order: The order.
-        table: The kernel's table of memory.
-
-    Raises:
-        SealedWorkerError: It has less memory, or room for fewer bytes. No nonce is spent.
-    """
-    agreed = order.referee
-    if agreed is None:
-        return
-    free = next(int(line.split()[1]) << 10 for line in table.read_text().splitlines() if line.startswith("MemAvail"))
-    for name, needed, there in (
-        ("memory of a run (--memory)", agreed.memory, site.limits.memory),
-        ("files of both parties (--inputs)", 2 * agreed.inputs, site.inputs),
-        ("free memory", 2 * (agreed.memory + agreed.inputs), free),
-    ):
-        if needed > there:
-            raise SealedWorkerError(
-                f"this site offers {there} bytes of {name}, and the parties agreed on {needed}; offer more, or agree "
-                "on other terms"
-            )
-
-
-def require_no_swap(table: Path) -> None:
-    """Checks that no memory of this machine is written to storage.
-
-    Args:
-        table: The kernel's table of what memory is swapped to.
-
-    Raises:
-        SealedWorkerError: Some may be (`sealed.isolation`).
-    """
-    if len(table.read_text().splitlines()) > 1:
-        raise SealedWorkerError(
-            "this machine cannot run a sealed worker: no-swap is missing; switch swapping off (`swapoff -a`)",
-            code="sealed.isolation",
-        )
 
 
 def _become_worker(

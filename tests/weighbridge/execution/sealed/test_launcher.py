@@ -19,8 +19,6 @@ from support.sealed_isolation import LACKING
 from support.sealed_orders import sealed_order
 from support.sealed_site import Running, Station
 
-from weighbridge.attest.identity import CertificateAuthority
-from weighbridge.attest.sealed_attestation import Launcher
 from weighbridge.attest.sealed_channel import ProverKey, Terms, _stream_key
 from weighbridge.attest.sealed_list import SealedFile, SealedList, list_files
 from weighbridge.attest.sealed_order import OUTCOME, REFUSED, Order, SealedWorkerError
@@ -29,8 +27,7 @@ from weighbridge.attest.sealed_starts import read_starts
 from weighbridge.core.secret_memory import NAME, SecretMemory
 from weighbridge.execution.replay import replay
 from weighbridge.execution.sealed import image as images
-from weighbridge.execution.sealed.launcher import Site, _said, _waited, require_no_swap, require_offered, require_size
-from weighbridge.execution.worker_process import Limits
+from weighbridge.execution.sealed.launcher import _said, _waited, require_size
 from weighbridge.execution.workers import isolation
 
 RUN = Path(__file__).parents[3] / "golden" / "digits"
@@ -238,17 +235,6 @@ def wait_for(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.finding("sealed.isolation")
-def test_a_machine_that_swaps_runs_no_sealed_worker(tmp_path: Path) -> None:
-    table = tmp_path / "swaps"
-    table.write_text("Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
-    require_no_swap(table)
-    table.write_text(table.read_text() + "/dev/zram0 partition 100 0 100\n")
-    with pytest.raises(SealedWorkerError) as caught:
-        require_no_swap(table)
-    assert (caught.value.reason, "no-swap" in caught.value.message) == ("sealed.isolation", True)
-
-
 @pytest.mark.parametrize("said", ["sealed.isolation,secret", "sealed.image", "secret", "sealed.worker,secret"])
 def test_no_word_is_passed_on_that_a_prover_may_have_chosen(said: str) -> None:
     """Once it heard its Prover, a worker that its files took over might say anything."""
@@ -262,25 +248,6 @@ def test_no_word_is_passed_on_that_a_prover_may_have_chosen(said: str) -> None:
 
 def disputed() -> Order:
     return COURT.admission(*(COURT.seat(party, files) for party, files in enumerate(_LISTS))).order()
-
-
-@pytest.mark.parametrize("offered", [None, "memory", "inputs", "free"])
-def test_a_machine_that_has_less_than_the_parties_agreed_on_starts_no_worker(tmp_path: Path, offered: str) -> None:
-    """Else a run that both parties allowed would die for want of it, and its party forfeit."""
-    order, least = disputed(), 2 * (COURT.terms.memory + COURT.terms.inputs)
-    table = tmp_path / "meminfo"
-    table.write_text(f"MemTotal: 1 kB\nMemAvailable: {(least >> 10) - (offered == 'free')} kB\n")
-    site = Site(
-        launcher=Launcher.issue(CertificateAuthority.create("Maker"), bytes(17)), image=tmp_path, log=tmp_path / "log",
-        limits=Limits(COURT.terms.memory - (offered == "memory"), 60),
-        inputs=2 * COURT.terms.inputs - (offered == "inputs"),
-    )  # fmt: skip
-    require_offered(site, sealed_order(), tmp_path / "none")  # no dispute, nothing agreed
-    if offered is None:
-        require_offered(site, order, table)
-        return
-    with pytest.raises(SealedWorkerError, match="agree on other terms"):
-        require_offered(site, order, table)
 
 
 @pytest.mark.parametrize("size", [0, RULING_SIZE - 1, RULING_SIZE + 1, 1 << 20])
