@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +72,7 @@ def read(directory: Path, key: tlog.NoteKey) -> ImageLog:
             (`sealed.image.unlogged`).
     """
     try:
-        with open_regular(directory / CHECKPOINT) as file:
-            data = file.read(tlog.MAX_NOTE_BYTES + 1)
-        checkpoint, note = tlog.open_checkpoint(data, key)
+        checkpoint, note = tlog.open_checkpoint(_note(directory / CHECKPOINT), key)
         if checkpoint.origin != key.name or checkpoint.size > MOST_ENTRIES:
             raise FormatError("the checkpoint is of another log, or of one that is too long")
         entries, wrong = tiles.read(directory, checkpoint.size)
@@ -126,11 +125,12 @@ def cosign(directory: Path, log: ImageLog, witness: tlog.NoteSigner, time_s: int
 
     Raises:
         UsageError: The log has another checkpoint by now, or cannot be written.
+        FormatError, TranscriptError: It has none any more.
     """
     try:
         with (directory / _LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            there = tlog.parse_note((directory / CHECKPOINT).read_bytes())
+            there = tlog.parse_note(_note(directory / CHECKPOINT))
             if there.text != log.note.text:
                 raise UsageError("the log has grown meanwhile; look at it again before you cosign it")
             note = there.with_signature(witness.sign(there.text, time_s))
@@ -166,6 +166,51 @@ def require_grown(log: ImageLog, earlier: bytes, key: tlog.NoteKey) -> tlog.Chec
         f"{len(log.entries)} entries that it shows here; keep both checkpoints, run no image of it, and say so",
         code="sealed.image.fork",
     )
+
+
+def watch(
+    directory: Path, key: tlog.NoteKey, seen: Path, others: Iterable[bytes] = (), *,
+    witness: tlog.NoteSigner | None = None, time_s: int = 0,
+) -> tuple[ImageLog, int]:  # fmt: skip
+    """Reads a log as a monitor does: what was seen of it begins it. What it has now is seen from here on.
+
+    That is durable before a witness cosigns it, and one process at a time does this: so a witness cosigns nothing that
+    contradicts what it cosigned, wherever it is cut off.
+
+    Args:
+        directory: The log's.
+        key: The log's key.
+        seen: File of the checkpoint that was seen last; made if missing.
+        others: Checkpoints that other readers were given.
+        witness: Cosigns the log; None for a monitor that does not.
+        time_s: When it does, in seconds since 1970.
+
+    Returns:
+        The log, and how many of its entries were seen before.
+
+    Raises:
+        SealedWorkerError: As `read` and `require_grown`, or a new entry has a false signature
+            (`sealed.image.endorsement`).
+        UsageError: As `cosign`, or what was seen cannot be kept.
+    """
+    try:
+        with seen.with_name(f".{seen.name}{_LOCK}").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            found = read(directory, key)
+            before = require_grown(found, seen.read_bytes(), key).size if seen.exists() else 0
+            for each in others:
+                require_grown(found, each, key)
+            for entry in found.entries[before:]:
+                Endorsed.from_cbor(entry).signers()
+            _put(seen, found.note.encode())
+            return found if witness is None else cosign(directory, found, witness, time_s), before
+    except OSError as error:
+        raise UsageError(f"cannot keep {seen} ({error.strerror}); choose another place") from None
+
+
+def _note(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read(tlog.MAX_NOTE_BYTES + 1)
 
 
 def _put(path: Path, content: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,10 @@ def unreadable(at: Path, key: tlog.NoteKey = LOG.key) -> None:
     with pytest.raises(SealedWorkerError) as caught:
         image_log.read(at, key)
     assert caught.value.reason == "sealed.image.unlogged"
+
+
+def bears_the_witness(at: Path) -> bool:
+    return WITNESS.key.name in [each.name for each in image_log.read(at, LOG.key).note.signatures]
 
 
 def test_a_log_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -118,6 +123,58 @@ def test_a_cosignature_is_over_what_the_witness_saw(tmp_path: Path) -> None:
     image_log.append(at, LOG, entry(1))
     with pytest.raises(UsageError, match="grown meanwhile"):
         image_log.cosign(at, seen, WITNESS, 6)
+
+
+def test_a_monitor_goes_on_from_what_it_saw(tmp_path: Path) -> None:
+    at, seen = tmp_path / "log", tmp_path / "seen"
+    for number in range(3):
+        image_log.append(at, LOG, entry(number))
+        found, before = image_log.watch(at, LOG.key, seen)
+        assert (len(found.entries), before) == (number + 1, number)
+        assert seen.read_bytes() == found.note.encode()
+
+
+def test_a_witness_cosigns_nothing_beside_what_it_cosigned(tmp_path: Path) -> None:
+    """The log's keeper asks it for both forks, at once or one after the other, also by way of other processes."""
+    image_log.append(tmp_path / "a", LOG, entry(0))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name, number in (("a", 1), ("b", 2)):
+        image_log.append(tmp_path / name, LOG, entry(number))
+
+    def cosigned(name: str) -> bool:
+        with suppress(SealedWorkerError):
+            image_log.watch(tmp_path / name, LOG.key, tmp_path / "seen", witness=WITNESS, time_s=5)
+        return bears_the_witness(tmp_path / name)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(cosigned, ("a", "b"))) == 1
+    assert sum(map(cosigned, ("a", "b"))) == 1
+
+
+def test_a_monitor_that_was_shown_another_log_keeps_what_it_saw(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    other = image_log.append(tmp_path / "other", LOG, entry(9))
+    image_log.append(tmp_path / "log", LOG, entry(0))
+    for number in (0, 1):  # before it saw anything, and after
+        before = seen.read_bytes() if seen.exists() else None
+        with pytest.raises(SealedWorkerError) as caught:
+            image_log.watch(tmp_path / "log", LOG.key, seen, [other.note.encode()])
+        assert caught.value.reason == "sealed.image.fork"
+        assert (seen.read_bytes() if seen.exists() else None) == before
+        if not number:
+            image_log.watch(tmp_path / "log", LOG.key, seen)
+
+
+def test_a_log_with_a_false_endorsement_is_not_cosigned(tmp_path: Path) -> None:
+    """Its keeper signed what `append` would not have entered."""
+    false = Endorsed(release(1), entry(0).signatures).to_cbor()
+    text = tlog.Checkpoint(LOG.key.name, 1, merkle.root([merkle.leaf_hash(false)])).text
+    tiles.write(tmp_path / "log", [false], tlog.Note(text, (LOG.sign(text),)).encode(), b"")
+    with pytest.raises(SealedWorkerError) as caught:
+        image_log.watch(tmp_path / "log", LOG.key, tmp_path / "seen", witness=WITNESS, time_s=5)
+    assert caught.value.reason == "sealed.image.endorsement"
+    assert not (tmp_path / "seen").exists()
+    assert not bears_the_witness(tmp_path / "log")
 
 
 def test_images_that_are_entered_at_once_are_all_there(tmp_path: Path) -> None:

@@ -141,17 +141,10 @@ def monitor(
     if (cosign is None) != (not name):
         raise UsageError("a witness has a key and a name; give both --cosign and --name")
     agreed = _policy(policy)
-    found = image_log.read(log, agreed.log)
-    before = 0
-    if seen.exists():
-        before = image_log.require_grown(found, read_file(seen), agreed.log).size
-    for each in others or ():
-        image_log.require_grown(found, _checkpoint_of(read_file(each)), agreed.log)
+    signer = None if cosign is None else _signer(name, tlog.WITNESS, cosign)
+    given = [_checkpoint_of(read_file(each)) for each in others or ()]
+    found, before = image_log.watch(log, agreed.log, seen, given, witness=signer, time_s=int(time.time()))
     rows = [_row(index, found.entries[index], agreed) for index in range(before, len(found.entries))]
-    write_file(seen, found.note.encode())  # before it is cosigned: a witness goes back behind nothing that it signed
-    if cosign is not None:
-        signer = _signer(name, tlog.WITNESS, cosign)
-        found = image_log.cosign(log, found, signer, int(time.time()))
     if as_json:
         print_json({"size": len(found.entries), "seen_before": before, "new": rows})
         return
@@ -159,7 +152,7 @@ def monitor(
     for row in rows:
         by = ", ".join(each[:16] for each in row["signers"]) or "none of the agreed keys"
         print(one_line(f"  {row['index']}: {row['measurement'][:16]} weighbridge {row['version']} signed by {by}"))
-    if cosign is not None:
+    if signer is not None:
         print(f'witnesses = ["{signer.key}"]')
 
 
