@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from weighbridge.cli import job
-from weighbridge.cli._inputs import MAX_FILE_BYTES, read_file
+from weighbridge.cli._inputs import MAX_FILE_BYTES, gib, read_file
 from weighbridge.core.errors import TranscriptError, UsageError
 
 
@@ -70,3 +70,10 @@ def test_what_the_other_party_of_a_job_sent_is_a_regular_file(tmp_path: Path) ->
     assert job._read(tmp_path / "file") == bytes(10)
     with pytest.raises(TranscriptError, match="regular files only"):
         job._read(tmp_path / "link")
+
+
+@pytest.mark.parametrize("amount", [0.0, -1.0, float("nan"), float("inf"), 1e300])
+def test_what_is_no_amount_of_memory_is_refused(amount: float) -> None:
+    assert gib(0.5, "--memory") == 1 << 29
+    with pytest.raises(UsageError, match="--memory"):
+        gib(amount, "--memory")

@@ -76,3 +76,14 @@ def require_database(where: str) -> None:
     """
     if "://" not in where and not Path(where).is_file():
         raise UsageError(f"there is no database {where}; name the one that the Verifier was started with")
+
+
+def gib(amount: float, option: str) -> int:
+    """Returns GiB in bytes.
+
+    Raises:
+        UsageError: It is no number of bytes; the message names the option.
+    """
+    if not 0 < amount < 1 << 20:  # also what is no number
+        raise UsageError(f"{option} is a number of GiB above 0")
+    return int(amount * (1 << 30))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weighbridge.cli._exits import Exit, one_line, print_json
-from weighbridge.cli._inputs import Json, Run, read_file, require_different, write_file
+from weighbridge.cli._inputs import Json, Run, gib, read_file, require_different, write_file
 from weighbridge.cli.replay import require_device
 from weighbridge.core import secret_files
 from weighbridge.core.decisions import decide
@@ -31,7 +31,6 @@ _SubjectFile = Annotated[
     Path, typer.Option("--subject", help="What opens the disputed step; both parties' alone (`terms` writes it).")
 ]
 _Seats = Annotated[list[Path], typer.Option("--seat", help="A party's seat; give both.")]
-_GIB = 1 << 30
 _SLOWER = 2
 """The worker may take so many times as long for a run as its party's machine did."""
 _TRANSCRIPT = re.compile(r"([0-9a-f]{64}):([0-9a-f]{64})")
@@ -68,7 +67,9 @@ def terms(
         ),
     ] = None,
     attempt: Annotated[int, typer.Option("--attempt", help="Starts of this dispute that came before.", min=0)] = 0,
-    clock: Annotated[int, typer.Option("--clock", help="Seconds that each party has for its files.", min=1)] = 3600,
+    clock: Annotated[
+        int, typer.Option("--clock", help="Seconds after the attestation that each party has for its files.", min=1)
+    ] = 3600,
     run_seconds: Annotated[
         int, typer.Option("--run-seconds", help="Seconds that each party's run and claim may take the worker.", min=1)
     ] = 1500,
@@ -77,7 +78,7 @@ def terms(
     ] = 1.0,
     inputs: Annotated[float, typer.Option("--inputs", help="GiB that each party's files may have.", min=0.001)] = 1.0,
     leaves_after: Annotated[
-        int, typer.Option("--leaves-after", help="Seconds after the start at which the ruling leaves.", min=2)
+        int, typer.Option("--leaves-after", help="Seconds after the attestation at which the ruling leaves.", min=2)
     ] = 7200,
     show_class: Annotated[
         bool, typer.Option("--show-class", help="Have the ruling name the class of the operation that was judged.")
@@ -99,8 +100,8 @@ def terms(
         dispute=name, attempt=attempt, challenger=key_in_hex(challenger), defender=key_in_hex(defender),
         challenger_signer=mine[1], defender_signer=theirs[1], subject=opens.commitment,
         measurement=_hex(measurement, "--measurement"), site=_hex(site, "--site"), clock_s=clock,
-        inputs=int(inputs * _GIB), memory=int(run_memory * _GIB), run_s=run_seconds, leaves_after_s=leaves_after,
-        shows_class=show_class, dispute_bits=dispute_bits, year_bits=year_bits,
+        inputs=gib(inputs, "--inputs"), memory=gib(run_memory, "--run-memory"), run_s=run_seconds,
+        leaves_after_s=leaves_after, shows_class=show_class, dispute_bits=dispute_bits, year_bits=year_bits,
     )  # fmt: skip
     _write_private(subject, opens.to_bytes())
     write_file(out, made.to_cbor())

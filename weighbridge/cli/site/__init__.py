@@ -9,14 +9,12 @@ from typing import Annotated
 
 import typer
 
-from weighbridge.cli._inputs import read_file
+from weighbridge.cli._inputs import gib, read_file
 from weighbridge.cli.site import images as site_images
 from weighbridge.cli.site import machines, referee, session
 from weighbridge.core.errors import UsageError
 
 app = typer.Typer(help="Sealed workers: replays that show nothing but their outcome.", no_args_is_help=True)
-
-_GIB = 1 << 30
 
 site_images.add(app)
 machines.add(app)
@@ -87,8 +85,8 @@ def worker(
         launcher=Launcher.load(identity),
         image=image,
         log=log,
-        limits=Limits(memory=int(memory * _GIB), seconds=seconds),
-        inputs=int(inputs * _GIB),
+        limits=Limits(memory=gib(memory, "--memory"), seconds=seconds),
+        inputs=gib(inputs, "--inputs"),
     )
     ordered = Order.from_cbor(read_file(order))
     site_images.require_vetted(policy, proof, ordered.measurement)

@@ -118,12 +118,14 @@ def contents(game: MemoryGame, place: Path) -> bytes:
     """Returns the bytes that a dispute is about, out of a party's transcript or file.
 
     Raises:
-        UsageError: It is a transcript where a file is asked for, another state, or cannot be read.
+        UsageError: It is a transcript where a file is asked for, another state, of another size, or cannot be read.
         WeighbridgeError: The checkpoint cannot be read.
     """
     source = game.claim.source
     if place.is_file():
         try:
+            if (found := place.stat().st_size) != game.claim.size:
+                raise UsageError(f"the dispute is about {game.claim.size} bytes, and {place} has {found}; name another")
             return place.read_bytes()
         except OSError as error:
             raise UsageError(f"cannot read {place} ({error.strerror}); name the file with the bytes") from None

@@ -71,8 +71,7 @@ def main(told: str) -> None:
     """Judges one dispute, and ends the process.
 
     Args:
-        told: As JSON, nothing of it secret: the order, the limits, when the ruling leaves, and what the launcher has
-            confined this process by.
+        told: As JSON, nothing of it secret: the order, the limits, and what the launcher has confined this process by.
     """
     warnings.filterwarnings("ignore")
     given = json.loads(told)
