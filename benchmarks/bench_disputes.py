@@ -67,6 +67,13 @@ def record(path: Path, steps: int) -> None:
                 made.update(batch)
 
 
+def costliest(transcript: Transcript, step: int) -> tuple[Tape, int]:
+    """Returns the program of a step, and the leaf of its operation with the most FLOPs."""
+    tape = Tape.decode(transcript.tape(transcript.step(step).tape))
+    costs = flops(tape)
+    return tape, 1 + max(range(len(costs)), key=costs.__getitem__)
+
+
 def lie(honest: Traced, course: Course, step: int, leaf: int) -> tuple[Traced, Course]:
     """Returns the tree and the course of a party that has other results from a leaf on."""
     other = secrets.token_bytes(32)
@@ -102,9 +109,7 @@ def measure(run: Path, rounds: int) -> dict[str, Any]:
     """Measures the disputes about one training."""
     transcript = Transcript.open(run)
     step = transcript.steps - 1
-    tape = Tape.decode(transcript.tape(transcript.step(step).tape))
-    costs = flops(tape)
-    leaf = 1 + max(range(len(costs)), key=costs.__getitem__)
+    tape, leaf = costliest(transcript, step)
     course = asking.course(run, limits=LIMITS)
     opened = asking.trace(run, step, place=leaf, limits=LIMITS)
     liar, other = lie(opened, course, step, leaf)

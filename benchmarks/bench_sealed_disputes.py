@@ -33,11 +33,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bench_disputes
-from benchmarks.bench_disputes import LIMITS, SEED, measure_lengths, play, ruling
+from benchmarks.bench_disputes import LIMITS, SEED, costliest, measure_lengths, play, ruling
 from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.attest.sealed_attestation import Launcher
-from weighbridge.attest.sealed_dispute import Admission, DisputeTerms, Seat
+from weighbridge.attest.sealed_dispute import SLACK_S, Admission, DisputeTerms, Seat
+from weighbridge.attest.sealed_order import Order
 from weighbridge.attest.sealed_subject import Subject
 from weighbridge.execution import fork_server, worker_process
 from weighbridge.execution.dispute import asking, moves, sealed_files
@@ -47,13 +48,12 @@ from weighbridge.execution.replay import replay
 from weighbridge.execution.sealed import building
 from weighbridge.execution.sealed import image as images
 from weighbridge.execution.workers.sealed_referee import ruled
-from weighbridge.program.flops import flops
 from weighbridge.transcript.reader import Transcript
-from weighbridge.transcript.tape import Tape
 
 UEID = bytes([1]) * 17
 RUN_S, CLOCK_S = 120, 60
 LOOKS_S = 0.005
+Keys = tuple[SigningKey, SigningKey]
 
 
 @contextmanager
@@ -100,9 +100,7 @@ def measure(run: Path, rounds: int) -> dict[str, Any]:
     """Measures the disputes about one training, both ways."""
     transcript = Transcript.open(run)
     step = transcript.steps - 1
-    tape = Tape.decode(transcript.tape(transcript.step(step).tape))
-    costs = flops(tape)
-    leaf = 1 + max(range(len(costs)), key=costs.__getitem__)
+    tape, leaf = costliest(transcript, step)
     opened = asking.trace(run, step, place=leaf, limits=LIMITS)
     behind = [secrets.token_bytes(32) for _ in opened.leaves[leaf:]]
     liar = replace(opened, leaves=(*opened.leaves[:leaf], *behind))
@@ -150,11 +148,9 @@ class Court:
         self._root, self._keys = root, (SigningKey.generate(), SigningKey.generate())
         digest, signer = bytes.fromhex(transcript.digest), transcript.manifest.public
         self._subject = Subject(step=step, blind=secrets.token_bytes(32), challenger=digest, defender=digest)
-        self._terms = DisputeTerms(
-            dispute="bench", attempt=0, challenger=self._keys[0].public, defender=self._keys[1].public,
-            challenger_signer=signer, defender_signer=signer, subject=self._subject.commitment, measurement=bytes(48),
-            site=UEID, clock_s=CLOCK_S, inputs=1 << 30, memory=LIMITS.memory, run_s=RUN_S,
-            leaves_after_s=2 * RUN_S + CLOCK_S + 30, shows_class=False, dispute_bits=30, year_bits=100,
+        self._terms = agreed(
+            self._keys, challenger_signer=signer, defender_signer=signer, subject=self._subject.commitment,
+            inputs=1 << 30, memory=LIMITS.memory,
         )  # fmt: skip
 
     def given(self, run: Path, claims: tuple[Any, Any]) -> tuple[Path, Path]:
@@ -171,17 +167,33 @@ class Court:
             RuntimeError: The ruling is another than that the defender, and no other party, lies.
         """
         worker_process.prepare()
-        seats = [
-            Seat.take(
-                self._terms, key, nonce=secrets.token_bytes(32), key=secrets.token_bytes(32),
-                commitment=secrets.token_bytes(32),
-            ).to_cbor()
-            for key in self._keys
-        ]  # fmt: skip
-        order = Admission(terms=self._terms.to_cbor(), challenger=seats[0], defender=seats[1]).order()
-        found = ruled(self._terms, order, files, time.monotonic() + 2 * RUN_S)
+        found = ruled(self._terms, ordered(self._terms, self._keys), files, time.monotonic() + 2 * RUN_S)
         if (found.challenger, found.defender) != ("admissible", "false"):
             raise RuntimeError(f"the ruling is {found}; the defender, and no other party, lies")
+
+
+def agreed(keys: Keys, **changed: Any) -> DisputeTerms:
+    """Returns terms that two parties agreed on: about nothing, unless that is said."""
+    given: dict[str, Any] = {
+        "challenger_signer": keys[0].public, "defender_signer": keys[1].public, "subject": bytes(32),
+        "measurement": bytes(48), "inputs": 1 << 26, "memory": 1 << 28, "run_s": RUN_S, "clock_s": CLOCK_S,
+        "leaves_after_s": 2 * RUN_S + CLOCK_S + SLACK_S,
+    }  # fmt: skip
+    return DisputeTerms(
+        dispute="bench", attempt=0, challenger=keys[0].public, defender=keys[1].public, site=UEID, shows_class=False,
+        dispute_bits=30, year_bits=100, **given | changed,
+    )  # fmt: skip
+
+
+def ordered(terms: DisputeTerms, keys: Keys) -> Order:
+    """Has both parties take their seats, with nothing in them, and returns the order."""
+    seats = [
+        Seat.take(
+            terms, key, nonce=secrets.token_bytes(32), key=secrets.token_bytes(32), commitment=secrets.token_bytes(32)
+        ).to_cbor()
+        for key in keys
+    ]
+    return Admission(terms=terms.to_cbor(), challenger=seats[0], defender=seats[1]).order()
 
 
 def start(rounds: int) -> list[float]:
@@ -190,24 +202,12 @@ def start(rounds: int) -> list[float]:
         root, keys = Path(directory), (SigningKey.generate(), SigningKey.generate())
         building.build(root / "image")
         Launcher.issue(CertificateAuthority.create("Bench"), UEID).save(root / "launcher")
-        terms = DisputeTerms(
-            dispute="bench", attempt=0, challenger=keys[0].public, defender=keys[1].public,
-            challenger_signer=keys[0].public, defender_signer=keys[1].public, subject=bytes(32),
-            measurement=images.load(root / "image").measurement, site=UEID, clock_s=60, inputs=1 << 26,
-            memory=1 << 28, run_s=60, leaves_after_s=600, shows_class=False, dispute_bits=30, year_bits=100,
-        )  # fmt: skip
+        terms = agreed(keys, measurement=images.load(root / "image").measurement)
         return [round(_started(root, terms, keys), 2) for _ in range(rounds)]
 
 
-def _started(root: Path, terms: DisputeTerms, keys: tuple[SigningKey, SigningKey]) -> float:
-    seats = [
-        Seat.take(
-            terms, key, nonce=secrets.token_bytes(32), key=secrets.token_bytes(32), commitment=secrets.token_bytes(32)
-        ).to_cbor()
-        for key in keys
-    ]  # fmt: skip
-    order = Admission(terms=terms.to_cbor(), challenger=seats[0], defender=seats[1]).order()
-    (root / "order").write_bytes(order.to_cbor())
+def _started(root: Path, terms: DisputeTerms, keys: Keys) -> float:
+    (root / "order").write_bytes(ordered(terms, keys).to_cbor())
     command = [
         sys.executable, "-m", "weighbridge.cli", "site", "worker", "--order", str(root / "order"), "--identity",
         str(root / "launcher"), "--image", str(root / "image"), "--log", str(root / "starts"), "--memory", "1",

@@ -178,6 +178,19 @@ def test_bytes_of_neither_refute_nothing(snapshot: Taken) -> None:
         memory_moves.reply(game, held[1:])
 
 
+def test_a_file_of_another_size_is_not_read(snapshot: Taken, tmp_path: Path) -> None:
+    """Whoever names the wrong file, such as a disk, is told so before it is in memory."""
+    held = HELD["step"]
+    game = opened(snapshot.claim(held, other(held))).dispute.memory
+    assert game is not None
+    (tmp_path / "right").write_bytes(held)
+    assert memory_moves.contents(game, tmp_path / "right") == held
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UsageError, match="5000 bytes"):
+        memory_moves.contents(game, tmp_path / "huge")
+
+
 def test_a_referees_service_keeps_such_a_dispute(snapshot: Taken, tmp_path: Path) -> None:
     """Identical claims merge, a restart goes on, and the loser is charged."""
     held, claimed = HELD["large"], other(HELD["large"])
