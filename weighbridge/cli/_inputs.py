@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from weighbridge.core import secret_files
 from weighbridge.core.errors import UsageError
 
 MAX_FILE_BYTES = 64 << 20
@@ -87,3 +88,42 @@ def gib(amount: float, option: str) -> int:
     if not 0 < amount < 1 << 20:  # also what is no number
         raise UsageError(f"{option} is a number of GiB above 0")
     return int(amount * (1 << 30))
+
+
+def in_hex(text: str, option: str) -> bytes:
+    """Returns bytes that are given in hex.
+
+    Raises:
+        UsageError: They are not; the message names the option.
+    """
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise UsageError(f"{option} is given in hex") from None
+
+
+def list_beside(path: Path) -> Path:
+    """Returns where the list of the files lies that an order or a seat commits to."""
+    return path.with_name(path.name + ".list")
+
+
+def read_private(path: Path) -> bytes:
+    """Reads a file of the user's own.
+
+    Raises:
+        UsageError: Others may read it, or it cannot be read.
+    """
+    secret_files.require_private(path)
+    return read_file(path)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Writes a file that only its owner may read, in place of the one that is there.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    try:
+        secret_files.write(path, data)
+    except OSError as error:
+        raise UsageError(f"cannot write {path} ({error.strerror}); choose another place") from None

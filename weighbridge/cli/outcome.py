@@ -14,7 +14,7 @@ import typer
 
 from weighbridge.cli import _outcome, report
 from weighbridge.cli._exits import print_json
-from weighbridge.cli._inputs import Json, read_file, require_different, write_file
+from weighbridge.cli._inputs import Json, read_file, require_different, write_file, write_private
 from weighbridge.core import secret_files
 from weighbridge.core.errors import UsageError
 
@@ -137,7 +137,7 @@ def agree(
     own = _side(side)
     _require_to_come(own.terms)  # a share that came late may have waited for the draw, to be kept back if it is bad
     agreed = own.agree(Opened.from_cbor(read_file(share)))
-    _write_private(secret, own.secret)
+    write_private(secret, own.secret)
     write_file(out, agreed.to_cbor())
     print(f"agreed on nonce {agreed.nonce.hex()}; both parties' {out} are equal")
     print(f"{secret} is for the machine that makes the record: who has both secrets can sign any record")
@@ -207,7 +207,7 @@ def record(
         with report.of_this_form():
             made = outcome.of_report(content, bound, unverified)
     data = sign(made, signer)
-    _write_private(salt, drawn_salt)
+    write_private(salt, drawn_salt)
     write_file(out, data)
     if as_json:
         print_json({"bytes": len(data), "public_key": signer.public.hex(), "status": made.status})
@@ -313,15 +313,7 @@ def _private(path: Path) -> bytes:
 
 
 def _keep(path: Path, side: Side) -> None:
-    _write_private(path, side.to_cbor())
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    """Writes a file that only its owner may read, in place of the one that is there."""
-    try:
-        secret_files.write(path, data)
-    except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror}); choose another place") from None
+    write_private(path, side.to_cbor())
 
 
 def _unverified(text: str) -> tuple[tuple[str, int], SnapshotStatus]:

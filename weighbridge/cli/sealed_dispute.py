@@ -12,9 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weighbridge.cli._exits import Exit, one_line, print_json
-from weighbridge.cli._inputs import Json, Run, gib, read_file, require_different, write_file
+from weighbridge.cli._inputs import (
+    Json,
+    Run,
+    gib,
+    in_hex,
+    list_beside,
+    read_file,
+    read_private,
+    require_different,
+    write_file,
+    write_private,
+)
 from weighbridge.cli.replay import require_device
-from weighbridge.core import secret_files
 from weighbridge.core.decisions import decide
 from weighbridge.core.errors import UsageError
 
@@ -99,11 +109,11 @@ def terms(
     made = DisputeTerms(
         dispute=name, attempt=attempt, challenger=key_in_hex(challenger), defender=key_in_hex(defender),
         challenger_signer=mine[1], defender_signer=theirs[1], subject=opens.commitment,
-        measurement=_hex(measurement, "--measurement"), site=_hex(site, "--site"), clock_s=clock,
+        measurement=in_hex(measurement, "--measurement"), site=in_hex(site, "--site"), clock_s=clock,
         inputs=gib(inputs, "--inputs"), memory=gib(run_memory, "--run-memory"), run_s=run_seconds,
         leaves_after_s=leaves_after, shows_class=show_class, dispute_bits=dispute_bits, year_bits=year_bits,
     )  # fmt: skip
-    _write_private(subject, opens.to_bytes())
+    write_private(subject, opens.to_bytes())
     write_file(out, made.to_cbor())
     print(f"terms {made.digest.hex()}: compare this with the other party's")
     print(f"the ruling discloses at most {bits(made)} bits about secrets; send {subject} to the other party alone")
@@ -149,7 +159,7 @@ def gather(
     from weighbridge.execution import worker_process
     from weighbridge.execution.dispute import asking, moves, recorded, sealed_files
 
-    opens, made = _secret(subject), _terms(terms_file)
+    opens, made = read_private(subject), _terms(terms_file)
     found = Subject.opened(opens, made)
     if found is None:
         raise UsageError(f"{subject} opens the subject of other terms; ask the other party for the right one")
@@ -206,7 +216,7 @@ def seat(
     from weighbridge.attest.sealed_ruling import start_of
     from weighbridge.execution.dispute.sealed_files import listed
 
-    require_different(terms_file, key, sealed_key, book, out, _list_of(out))
+    require_different(terms_file, key, sealed_key, book, out, list_beside(out))
     if os.path.lexists(out):
         raise UsageError(f"{out} is there already; a seat is of one start, so choose another file")
     made, signing = _terms(terms_file), _signing(key)
@@ -229,10 +239,10 @@ def seat(
         left = keeper.charge_start(start, int(time.time() * 1000))
     except OSError as error:
         raise UsageError(f"cannot write the book {book} ({error.strerror}); choose another place") from None
-    _write_private(_list_of(out), files.to_cbor())
+    write_private(list_beside(out), files.to_cbor())
     write_file(out, found.to_cbor())
     print(f"seat of the {found.party}, for {len(files.files)} files; {left} bits are left of the year's")
-    print(f"send {out} to the other party and to the site; keep {_list_of(out)} secret")
+    print(f"send {out} to the other party and to the site; keep {list_beside(out)} secret")
 
 
 @app.command()
@@ -257,7 +267,7 @@ def send(
         raise UsageError(f"there is no key {sealed_key}; name the one of your seat")
     admission = admission_of(terms_file, seats)
     made, order = _terms(terms_file), admission.order()
-    mine, files = Seat.from_cbor(read_file(own), made), SealedList.from_cbor(_secret(_list_of(own)))
+    mine, files = Seat.from_cbor(read_file(own), made), SealedList.from_cbor(read_private(list_beside(own)))
     if mine.to_cbor() not in (admission.challenger, admission.defender):
         raise UsageError(f"{own} is none of the two seats; name your own seat of this start")
     attested = attested_at(read_file(attestation), made, order, load_certificate(read_file(root)))
@@ -369,26 +379,3 @@ def _signing(path: Path) -> SigningKey:
     if not path.is_file():
         raise UsageError(f"there is no key {path}; make it with `weighbridge rules key {path}`, for the terms to name")
     return load_or_create_key(path)
-
-
-def _hex(text: str, name: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise UsageError(f"{name} is given in hex") from None
-
-
-def _list_of(path: Path) -> Path:
-    return path.with_name(path.name + ".list")
-
-
-def _secret(path: Path) -> bytes:
-    secret_files.require_private(path)
-    return read_file(path)
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    try:
-        secret_files.write(path, data)
-    except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror}); choose another place") from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weighbridge.cli._exits import one_line, print_json
-from weighbridge.cli._inputs import Json, read_file, require_different, write_file
+from weighbridge.cli._inputs import Json, in_hex, read_file, require_different, write_file
 from weighbridge.core import secret_files
 from weighbridge.core.errors import UsageError
 
@@ -118,7 +118,7 @@ def prove(
     """Write the file that proves that an image is endorsed and in the log, for parties and sites."""
     from weighbridge.attest import image_log, tlog
 
-    proof = image_log.read(log, tlog.parse_key(log_key)).proof(_hex(measurement))
+    proof = image_log.read(log, tlog.parse_key(log_key)).proof(in_hex(measurement, "--measurement"))
     write_file(out, proof.encode())
     print(f"entry {proof.index} of {log}, with {len(proof.checkpoint.signatures) - 1} cosignatures")
 
@@ -163,7 +163,7 @@ def vet(
     as_json: Json = False,
 ) -> None:
     """Check that an image is signed by enough of the agreed keys and stands in the agreed log."""
-    found = _vetted(proof, _policy(policy), _hex(measurement))
+    found = _vetted(proof, _policy(policy), in_hex(measurement, "--measurement"))
     if as_json:
         print_json(
             {
@@ -254,10 +254,3 @@ def _signer(name: str, kind: KeyType, path: Path) -> NoteSigner:
     if len(seed) != tlog.KEY_SIZE:
         raise UsageError(f"{path} holds no key of a log or a witness; name the right file")
     return tlog.NoteSigner(name, kind, seed)
-
-
-def _hex(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise UsageError("--measurement is given in hex") from None

@@ -14,10 +14,18 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 import typer
 
 from weighbridge.cli._exits import one_line, print_json
-from weighbridge.cli._inputs import Json, read_file, require_different, write_file
+from weighbridge.cli._inputs import (
+    Json,
+    in_hex,
+    list_beside,
+    read_file,
+    read_private,
+    require_different,
+    write_file,
+    write_private,
+)
 from weighbridge.cli.site.images import require_vetted
 from weighbridge.cli.site.machines import require_machine
-from weighbridge.core import secret_files
 from weighbridge.core.decisions import decide
 from weighbridge.core.errors import UsageError, WeighbridgeError
 
@@ -58,7 +66,7 @@ def case(file: Annotated[Path, typer.Argument(help="A Verifier's case.")], as_js
     """Show what a Verifier's case asks: read it before you sign an order that names it."""
     from verifier.sealed.shown import lines, shown
 
-    said = shown(_case(file))
+    said = shown(_case(_read_case(file)))
     if as_json:
         print_json(said)
         return
@@ -83,7 +91,7 @@ def gather(
     there = {ueid: Path(path) for ueid, path in map(_named, chips or ())}
     openings, missing = {}, []
     tokens: dict[tuple[bytes, int], bytes] = {}
-    for log in _case(case_file).logs:
+    for log in _case(_read_case(case_file)).logs:
         ueid = log.chip.ueid
         if ueid in there and (hiding := places(log)):
             tokens |= {(ueid, index): data for index, data in hidden(there[ueid], hiding).items()}
@@ -125,8 +133,8 @@ def order(
 
     require_different(out, agreement, case_file, prover_key, report_key)
     agreed, encoded = _agreement(agreement), _read_case(case_file)
-    check_agreed(_case(case_file), agreed)
-    image = _hex(measurement, "--measurement")
+    check_agreed(_case(encoded), agreed)
+    image = in_hex(measurement, "--measurement")
     require_vetted(image_policy, image_proof, image, agreed.terms.images)
     files = listed(inputs)
     made = Order(
@@ -135,9 +143,9 @@ def order(
         aggregator=AggregatorKey.load(report_key).public, measurement=image,
         session=session_of(agreed, encoded),
     )  # fmt: skip
-    _write_private(_list_of(out), files.to_cbor())
+    write_private(list_beside(out), files.to_cbor())
     write_file(out, made.to_cbor())
-    print(f"order {made.digest.hex()} commits to {len(files.files)} files; keep {_list_of(out)} secret")
+    print(f"order {made.digest.hex()} commits to {len(files.files)} files; keep {list_beside(out)} secret")
 
 
 def assent(
@@ -157,11 +165,11 @@ def assent(
     from weighbridge.attest.sealed_session import session_of
 
     require_different(file, agreement, case_file, signing_key, out)
-    agreed, found = _agreement(agreement), _order(file)
-    check_agreed(_case(case_file), agreed)
-    if found.session != session_of(agreed, _read_case(case_file)):
+    agreed, found, encoded = _agreement(agreement), _order(file), _read_case(case_file)
+    check_agreed(_case(encoded), agreed)
+    if found.session != session_of(agreed, encoded):
         raise UsageError("the order is of another agreement or another case; do not sign it")
-    if found.measurement != _hex(measurement, "--measurement"):
+    if found.measurement != in_hex(measurement, "--measurement"):
         raise UsageError("the order names another image; do not sign it")
     require_vetted(image_policy, image_proof, found.measurement, agreed.terms.images)
     if (found.verifier_nonce, found.prover_nonce) != (agreed.verifier_opened.share, agreed.prover_opened.share):
@@ -191,11 +199,11 @@ def admit(
 ) -> None:
     """As the Verifier: check the worker's attestation, and encrypt your secret to this worker."""
     require_different(file, agreement, case_file, attestation, root, secret, out)
-    found, agreed = _order(file), _agreement(agreement)
-    _require_ordered(found, agreed, _read_case(case_file))
+    found, agreed, encoded = _order(file), _agreement(agreement), _read_case(case_file)
+    _require_ordered(found, agreed, encoded)
     attested = _attested(read_file(attestation), found, root)
-    require_machine(agreed, _case(case_file).beacon, machines, attested)
-    write_file(out, _given(secret, _secret(secret), found, attested))
+    require_machine(agreed, _case(encoded).beacon, machines, attested)
+    write_file(out, _given(secret, read_private(secret), found, attested))
     print(f"worker {attested.worker.hex()} is start {attested.index} of launcher {attested.launcher.hex()}")
     _print_lacking(attested)
 
@@ -243,15 +251,14 @@ def session(
     Writes the attestation into --out and waits for verifier.box there (`site admit`), then writes the worker's
     statement of its key, the outcome when it leaves, and the full report for yourself.
     """
-    from verifier.sealed.case import Case
     from weighbridge.attest import worker_openings
     from weighbridge.attest.sealed_channel import ProverKey
     from weighbridge.attest.sealed_list import SealedList
     from weighbridge.attest.sealed_outcome import AggregatorKey
     from weighbridge.attest.sealed_session import Preface, stated_key
 
-    found, files = _order(file), SealedList.from_cbor(_secret(_list_of(file)))
-    agreed, encoded, kept = _agreement(agreement), _read_case(case_file), _secret(secret)
+    found, files = _order(file), SealedList.from_cbor(read_private(list_beside(file)))
+    agreed, encoded, kept = _agreement(agreement), _read_case(case_file), read_private(secret)
     assents = read_file(prover_assent), read_file(verifier_assent)  # all before the start, which cannot be repeated
     _require_ordered(found, agreed, encoded)
     if chips and credentials is None:
@@ -266,8 +273,8 @@ def session(
         sink, source = cast("BinaryIO", running.stdin), cast("BinaryIO", running.stdout)
         statement = _kept(out / "attestation", source)
         attested = _attested(statement, found, root)
-        require_machine(agreed, Case.from_cbor(encoded).beacon, machines, attested)
-        boxes = _boxes(Case.from_cbor(encoded), there, credentials, (found.to_cbor(), statement))
+        require_machine(agreed, _case(encoded).beacon, machines, attested)
+        boxes = _boxes(_case(encoded), there, credentials, (found.to_cbor(), statement))
         _print_lacking(attested)
         print(f"the worker is attested; waiting for {out / 'verifier.box'}", flush=True)
         verifier_box = _awaited(out / "verifier.box", running)
@@ -283,7 +290,7 @@ def session(
             sink.close()
         _kept(out / "outcome.bin", source)
         sealed = _frame(source)
-    _write_private(out / "report.json", reader.open(sealed, found, attested.signer))
+    write_private(out / "report.json", reader.open(sealed, found, attested.signer))
     print(f"look at {out / 'outcome.bin'}, which is all that leaves; {out / 'report.json'} is yours")
 
 
@@ -348,7 +355,7 @@ def _named(text: str) -> tuple[bytes, str]:
     ueid, separator, where = text.partition("=")
     if not separator or not where:
         raise UsageError(f"--chip {text[:80]}: write UEID=SOCKET, and for a session UEID=HOST:PORT")
-    return _hex(ueid, "--chip"), where
+    return in_hex(ueid, "--chip"), where
 
 
 def _kept(path: Path, source: BinaryIO) -> bytes:
@@ -412,30 +419,7 @@ def _read_case(path: Path) -> bytes:
     return read_file(path, max_bytes=CASE_LIMIT)
 
 
-def _case(path: Path) -> Case:
+def _case(encoded: bytes) -> Case:
     from verifier.sealed.case import Case
 
-    return Case.from_cbor(_read_case(path))
-
-
-def _list_of(path: Path) -> Path:
-    return path.with_name(path.name + ".list")
-
-
-def _hex(text: str, name: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise UsageError(f"{name} is given in hex") from None
-
-
-def _secret(path: Path) -> bytes:
-    secret_files.require_private(path)
-    return read_file(path)
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    try:
-        secret_files.write(path, data)
-    except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror}); choose another place") from None
+    return Case.from_cbor(encoded)

@@ -77,7 +77,8 @@ def dots(a: Tensor, b: Tensor, unit: str, chain: int = 0) -> Tensor:
         found = torch.zeros(-(-x.shape[0] // LANES), LANES)
         *packed, first = _panels(x, LANES, block.products, 0)
         *others, second = _panels(y, LANES, block.products, _shift(block, y.dtype))
-        truncated_tiles.dots(*(t.numpy() for t in (*packed, *others)), found.numpy(), size, block.products)
+        sa, ea, sb, eb = (t.numpy() for t in (*packed, *others))
+        truncated_tiles.dots(sa, ea, sb, eb, found.numpy(), size, block.products)
         some = found.flatten()[: x.shape[0]]
         if not (first and second):
             some = _unusual_dots(x, y, some, unit, chain)
@@ -123,8 +124,8 @@ def _product(a: Tensor, b: Tensor, out: Tensor, block: Block, chain: int) -> boo
             *left, whole = _panels(a[top : top + rows], 1, block.products, 0)
             finite &= whole
             some = torch.zeros(left[0].shape[0], right[0].shape[0] * LANES)
-            lines = (t[..., 0].numpy() for t in left)
-            truncated_tiles.multiply(*lines, *(t.numpy() for t in right), some.numpy(), chain, block.products)
+            (sa, ea), (sb, eb) = (t[..., 0].numpy() for t in left), (t.numpy() for t in right)
+            truncated_tiles.multiply(sa, ea, sb, eb, some.numpy(), chain, block.products)
             place = out[top : top + rows, start : start + columns]
             place.copy_(some[:, : place.shape[1]])
     return finite
