@@ -12,7 +12,7 @@ import cbor2
 import numpy as np
 import torch
 from support.chip_logs import LogBuilder, make_device
-from support.endorsed_images import entry
+from support.endorsed_images import KEYS, LOG, entry
 from support.ordered import ORDER, accepted
 from support.outcomes import PROVER, TERMS, VERIFIER, outcome, start
 from support.sealed_disputes import COURT
@@ -45,6 +45,9 @@ from weighbridge.core.memory_map import Held
 from weighbridge.execution.collective_openings import Opening as Opened
 from weighbridge.execution.collective_openings import Piece, Target, encode, encode_targets
 from weighbridge.execution.dispute.leaves import Counters, Leaf
+from weighbridge.execution.dispute.memory_claim import KeyedLeaf
+from weighbridge.execution.dispute.memory_claim import Source as Claimed
+from weighbridge.execution.dispute.memory_messages import Doubt, Equality, Granted, Layer
 from weighbridge.execution.dispute.messages import (
     START,
     Answer,
@@ -52,6 +55,7 @@ from weighbridge.execution.dispute.messages import (
     Course,
     Message,
     Parts,
+    Range,
     Ruling,
     Shown,
     body_of,
@@ -69,6 +73,7 @@ from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.record_opening import encode as encode_record
 from weighbridge.transcript.resumption_notes import Resumption
 from weighbridge.transcript.resumption_notes import encode as encode_resumptions
+from weighbridge.transcript.state import state_digest
 from weighbridge.transcript.supplements import Statement
 from weighbridge.transcript.supplements import encode as encode_supplement
 from weighbridge.transcript.tape import Input, Node, Tape
@@ -120,6 +125,12 @@ def _disputes() -> list[bytes]:
         Answer(record=b"r", log=some, leaves=some * 2, draft=some, supplements=[b"s"]),
         Parts(leaf=b"l", parts=some),
         Shown(opening=b"o"),
+        Course(terms=b"t", states=some * 2, inputs=some * 2, count=1025),
+        Range(before=some * 2, states=some, inputs=some),
+        Equality(token=b"t", salt=some, leaf=b"l", source=b"s", keyed=some, plain=some),
+        Doubt(node=0, chunk=b"c"),
+        Layer(keyed=some, plain=some),
+        Granted(),
         Ruling(leaf=1, claims=[(1, "false", "c", "r")], seconds=(0.5, 1.0), clock=2.0, sent=(3, 4), judged=0.25),
     ]
     messages: list[Message] = []
@@ -139,7 +150,16 @@ def _disputes() -> list[bytes]:
         b"\x00" + messages[0].data, b"\x01" + pack(messages), b"\x02" + notice, b"\x03" + leaf,
         b"\x04" + opening.to_cbor(), b"\x06" + cbor([0.5, 2.0]),
         *(b"\x05" + body for body in bodies),
+        b"\x07" + KeyedLeaf.among([(1, some), (2, some), (3, some)], 1).to_cbor(),
+        *(b"\x08" + each.to_cbor() for each in (Claimed(kind="bytes", digest=some, size=3), _state())),
     ]  # fmt: skip
+
+
+def _state() -> Claimed:
+    """A region of a state, which is shown."""
+    regions, counters = {"a": Held(3, bytes(32)), "b": Held(0, bytes(32))}, {"0": 7}
+    digest = state_digest({name: (each.size, each.content) for name, each in regions.items()}, counters)
+    return Claimed(kind="state", digest=digest, step=2, region="a", regions=regions, rng=counters)
 
 
 def _outcomes() -> list[bytes]:
@@ -171,7 +191,8 @@ def _sealed() -> list[bytes]:
     claims = cbor([none.digest, bytes(32), bytes(32), 0, bytes(32), ["x"]])
     boxes = encode_boxes([Box(bytes(17), "token", 3, b"box"), Box(bytes(17), "snapshot", 3, b"")])
     machines = SiteMachines.of([(bytes(17), bytes(32)), (b"\x01" * 17, b"\x01" * 32)]).text
-    made = (order.to_cbor(), files.to_cbor(), attested, claims, population, boxes, entry().to_cbor(), machines)
+    policy = f'log = "{LOG.key}"\nkeys = ["{KEYS[0].hex()}"]\nthreshold = 1\n'.encode()
+    made = (order.to_cbor(), files.to_cbor(), attested, claims, population, boxes, entry().to_cbor(), machines, policy)
     return [bytes([kind]) + each for kind, each in enumerate(made)]
 
 

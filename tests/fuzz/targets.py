@@ -47,6 +47,7 @@ from weighbridge.attest import (
 from weighbridge.attest.dsse import canonical, seal
 from weighbridge.attest.hidden_fields import HiddenFields
 from weighbridge.attest.identity import CertificateAuthority
+from weighbridge.attest.image_policy import parse_policy
 from weighbridge.attest.image_release import Endorsed
 from weighbridge.attest.outcome_agreement import Agreement, Committed, Side
 from weighbridge.attest.outcome_terms import OutcomeTerms
@@ -65,6 +66,7 @@ from weighbridge.execution import collective_openings, job_questions, replay_ans
 from weighbridge.execution.dispute import messages as dispute_messages
 from weighbridge.execution.dispute.case_files import CaseFiles
 from weighbridge.execution.dispute.leaves import Leaf
+from weighbridge.execution.dispute.memory_claim import KeyedLeaf, Source
 from weighbridge.execution.dispute.notices import Notice
 from weighbridge.execution.dispute.openings import Opening
 from weighbridge.execution.worker_answers import MALFORMED, shaped
@@ -312,11 +314,11 @@ def answer(data: bytes) -> None:
 
 
 def dispute(data: bytes) -> None:
-    """What parties to a dispute send, and a referee's clocks on disk: the first byte says which.
+    """What parties to a dispute send and claim of memory, and a referee's clocks on disk: the first byte says which.
 
     What stands behind a signature is also tried with one that verifies.
     """
-    kind, rest = (data[:1] or b"\x00")[0] % 7, data[1:]
+    kind, rest = (data[:1] or b"\x00")[0] % 9, data[1:]
     match kind:
         case 0:
             _same(dispute_messages.read(rest).data, rest)
@@ -332,6 +334,10 @@ def dispute(data: bytes) -> None:
             written = _signed_message(rest)
             content = dispute_messages.read(written).content
             _same(dispute_messages.signed(dispute_messages.START, content, _KEY).data, written)
+        case 7:
+            _same(KeyedLeaf.from_cbor(rest).to_cbor(), rest)
+        case 8:
+            _same(Source.from_cbor(rest).to_cbor(), rest)
         case _:
             used = _on_disk(rest, lambda path: CaseFiles(path.rename(path.with_name("clocks")).parent).used())
             assert all(0 <= each < float("inf") for each in used), "a clock that never runs out"
@@ -359,9 +365,9 @@ def outcome(data: bytes) -> None:
 
 
 def sealed(data: bytes) -> None:
-    """Orders of sealed workers, lists of files, populations, machines, boxes, entries of image logs and attestations,
-    also of claims that are signed whatever they say."""
-    kind, rest = (data[:1] or b"\x00")[0] % 8, data[1:]
+    """Orders of sealed workers, lists of files, populations, machines, boxes, entries of image logs, policies of images
+    and attestations, also of claims that are signed whatever they say."""
+    kind, rest = (data[:1] or b"\x00")[0] % 10, data[1:]
     match kind:
         case 0:
             _same(Order.from_cbor(rest).to_cbor(), rest)
@@ -377,6 +383,8 @@ def sealed(data: bytes) -> None:
             _same(Endorsed.from_cbor(rest).to_cbor(), rest)
         case 7:
             _same(site_machines.parse(rest).text, rest)
+        case 8:
+            assert 0 < parse_policy(rest).threshold <= len(parse_policy(rest).keys)
         case _:
             signature = _IMAGE_KEY.sign(sealed_attestation._DOMAIN + rest)
             verify_attestation(cbor([*_CHAIN, rest, signature]), _ORDER, _MAKER.certificate)
