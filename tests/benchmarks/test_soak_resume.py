@@ -12,7 +12,6 @@ from benchmarks.soak_resume import RANKS, Way, same, soak, ways
 from weighbridge.transcript.log_kinds import KINDS
 from weighbridge.transcript.reader import Transcript
 
-
 OFTEN = {"full, one by one", "on-demand, compiled", "sketch, compiled, 2 ranks"}
 """Ways that `make test-all` kills; `make soak` kills the others too."""
 
