@@ -34,8 +34,6 @@ Mask = npt.NDArray[np.bool_]
 
 TERMS = 1 << 26
 """Products of two numbers that elements of a step that were not overruled may take together."""
-ALL_TERMS = 1 << 62
-"""As many as there are."""
 CHAINS = (0, 2048, 1024, 512, 256, 128)
 """Orders that results which are not the declared unit's are compared with."""
 _COMPARED, _RESULTS = 64, 4

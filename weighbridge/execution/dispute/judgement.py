@@ -28,7 +28,6 @@ from weighbridge.execution.dispute.part_judgement import ShownError, entries_of,
 from weighbridge.execution.dispute.signed_trees import contradiction
 from weighbridge.execution.dispute.tracing import Tracer, ends_as, enter, finish, most_entries
 from weighbridge.execution.memory_roots import held, may_write, slots_of
-from weighbridge.execution.unit_adjudication import ALL_TERMS
 from weighbridge.program.flops import flops
 from weighbridge.program.operands import Operands
 from weighbridge.transcript.data import batch_digest
@@ -228,9 +227,10 @@ def _operation(
     context.rounded_elements = before.rounded
     tracing = tracer._tracing
     tracing.entries, tracing.chosen = before.entries, before.chosen
-    tracing.adjudication.budget = ALL_TERMS  # it is one operation, so all of it is judged
     operands = Operands(tracer.device, tape, slots, list(record.values))
     tracer._perform(op, tape, record.tape, context, slots, {}, operands, ())
+    if tracing.misled is not None:
+        raise tracing.misled
     if log.left:
         raise LogError(f"the log has entries for outputs that operation {op} ({node.op}) does not round")
     writable = may_write(tape, op)

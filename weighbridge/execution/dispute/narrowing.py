@@ -25,7 +25,7 @@ from weighbridge.execution.memory_roots import may_write
 from weighbridge.numerics.arrays.physical import dense_strides
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.operand_types import RULED
-from weighbridge.numerics.operations.prescribed_products import way_of
+from weighbridge.numerics.operations.prescribed_products import plan_of, way_of
 from weighbridge.numerics.rounding import formats
 from weighbridge.numerics.rule_table import Kind
 from weighbridge.numerics.schemas import argument_names, mutated
@@ -199,7 +199,8 @@ def narrowed(tape: Tape, op: int, values: list[Scalar], policy: Policy, sizes: M
         tape: The program.
         op: Which operation.
         values: Plain values of the step.
-        policy: Bounds of the run: only strict ones, or none, cover a kernel that runs in another shape.
+        policy: Bounds of the run: only strict ones, or none, cover a kernel that runs in another shape. What a
+            declared unit computes has the same bits in all shapes.
         sizes: Bytes of the storages before the operation, by slot.
     """
     try:
@@ -246,8 +247,11 @@ def _narrowed(
     types = {*(each.dtype for each in results), *(DTYPES[each[1]] for each in refs.values())}
     wide = torch.float32 if types & set(formats.NARROW) else torch.float64
     claimed = policy.at(wide)
-    exact = way_of(call.op, policy, wide).exact
-    if call.rule.kind is Kind.ROUNDED and not exact and (claimed.calibrated or claimed.probabilistic):
+    way = way_of(call.op, policy, wide)
+    if way.declared and policy.orders and plan_of(call.op) is None:
+        return None  # the products that a convolution is made of have other signatures in a part of it
+    prescribed = way.exact or way.declared
+    if call.rule.kind is Kind.ROUNDED and not prescribed and (claimed.calibrated or claimed.probabilistic):
         return None
     check_shapes(call.op, call.args, call.kwargs, node, call.refs, call.rule.kind)
     check_sizes(call.op, call.bound)

@@ -1,12 +1,13 @@
 """Executes the part of an operation that makes a chunk of its result.
 
-The log's entries about that chunk say how contested elements are rounded, as they do in the whole.
+The log's entries about that chunk say how contested elements are rounded, as they do in the whole. Products of a unit
+that truncates are what its model makes of them, in the order that is declared for the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,17 @@ from torch import Tensor
 from weighbridge.core.errors import LogError, RefusedOperationError, TapeError
 from weighbridge.execution.dispute.narrowing import Narrowed
 from weighbridge.execution.dispute.reading import places, tensor_of
+from weighbridge.execution.unit_openings import contradicted, of_unit
 from weighbridge.numerics.conformance.bound_policy import Policy
 from weighbridge.numerics.context import Context
 from weighbridge.numerics.evaluate import evaluate
+from weighbridge.numerics.operations.prescribed_products import plan_of
 from weighbridge.numerics.random.variates import Draw
 from weighbridge.numerics.rounding import contested, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound, dense_bound
 from weighbridge.numerics.rounding.rounding_log import OpEntries
 from weighbridge.numerics.slices.parts import Slice, all_of
+from weighbridge.numerics.units import orders
 from weighbridge.program.operands import UNFIT, unfit
 from weighbridge.transcript.tape import DTYPES
 
@@ -55,7 +59,12 @@ class _Sliced(Context):
                 "the log asks for outcomes that no conforming device could have rounded to",
                 code="replay.rounding.inadmissible",
             )
-        return follow.out
+        if bound.judge is None:
+            return follow.out
+        out, _ = of_unit(wide, bound, follow, entries)
+        if (error := contradicted(follow, out, entries, "the part that was executed")) is not None:
+            raise error
+        return out
 
     def exact(self, bits: Tensor, checksum: int | None = None) -> None:
         """See `Context.exact`."""
@@ -110,7 +119,7 @@ def execute(
     kwargs = {name: device if isinstance(value, torch.device) else value for name, value in kwargs.items()}
     shapes = which.shapes()
     of = [_of(entries.get(at), places(shapes[at] or (), box)) for at, box in part.makes.items()]
-    context = _Sliced(policy, of, part.growth(given))
+    context = _Sliced(_ordered(which, policy, given), of, part.growth(given))
     try:
         out = evaluate(which.call.op, args, kwargs, context)
     except RefusedOperationError as error:
@@ -128,6 +137,17 @@ def execute(
     at = list(part.makes).index(result.output) if len(part.makes) > 1 else -1
     others = _others(*context.rounds[at], inside, values) if context.rounds else []
     return Part(_raw(values), context.results, len(context.rounds), others)
+
+
+def _ordered(which: Narrowed, policy: Policy, given: Mapping[str, Tensor]) -> Policy:
+    """Returns a policy under which a part of a product is summed in the order that is declared for the whole."""
+    plan = plan_of(which.call.op)
+    if not policy.orders or plan is None or given[plan[1]].dtype not in formats.NARROW:
+        return policy
+    _, first, second, _ = plan
+    chain = orders.chain_of(policy.orders, which.call.bound[first], which.call.bound[second])
+    own = orders.signature(given[first], given[second])
+    return replace(policy, orders={own: chain} if chain else {})
 
 
 def made_of(part: Slice, output: int, out: Any) -> Tensor | None:
@@ -185,7 +205,12 @@ _NEAR = 8
 
 
 def _others(wide: Tensor, bound: Bound, entries: OpEntries | None, inside: Tensor, values: Tensor) -> list[bytes]:
-    """Returns the chunk with unlogged elements within 8e of a boundary rounded otherwise, in any combination."""
+    """Returns the chunk with unlogged elements within 8e of a boundary rounded otherwise, in any combination.
+
+    What a unit's model computes is not otherwise on any device.
+    """
+    if bound.judge is not None:
+        return []
     y = wide.view(-1).cpu()
     e = dense_bound(wide, bound).cpu().to(y.dtype)
     sides = [(y + s * 8 * e).to(values.dtype) + 0 for s in (-1, 1)]

@@ -1,8 +1,10 @@
 """Executes a step while its tree is made: results are noted, not compared.
 
 What a party claims about a step is what its own execution gives. Whether that is what a step record says is noted too:
-a party that disputes another's record claims nothing about the operation at which the two part. Nor does it where a log
-chose what the unit that a run declares has not, as far as a replay would look for that (`unit_adjudication`).
+a party that disputes another's record claims nothing about the operation at which the two part.
+
+Products of a declared unit that truncates are what the unit makes of them, whatever the log says: its model computes
+every element whose rounding the bound leaves open. A log that says otherwise ends the tree.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from weighbridge.execution.dispute.openings import Contents, Opening, opened_slo
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.following import Following
 from weighbridge.execution.memory_roots import MemoryRoots, held
-from weighbridge.execution.unit_results import is_units
+from weighbridge.execution.unit_openings import contradicted, of_unit
 from weighbridge.numerics.arrays.physical import flat
 from weighbridge.numerics.rounding import contested, formats, narrow
 from weighbridge.numerics.rounding.bound import Bound
@@ -49,7 +51,11 @@ class Tracing(Following):
         chosen: Bits that they state.
         explainable: Whether a result may differ from its checksum for want of a wider bound on this device.
         explaining: Whether such a result is taken as its checksum has it.
+        misled: What is wrong with the log of the operation since the last leaf, if it has other results than the
+            declared unit; the unit's were taken.
     """
+
+    misled: LogError | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes what `Following` takes."""
@@ -58,6 +64,7 @@ class Tracing(Following):
         self.read: list[Scalar] = []
         self.entries, self.chosen = 0, 0
         self.explainable = self.explaining = False
+        self.misled = None
 
     def rounded(self, wide: Tensor, bound: Bound, dtype: torch.dtype) -> Tensor:
         """See `Context.rounded`."""
@@ -77,19 +84,15 @@ class Tracing(Following):
                 f"{result.inadmissible} outcomes that no conforming device could have rounded to",
                 code="replay.rounding.inadmissible", step=self.record.step, op=self.op, operation=self.operation,
             )  # fmt: skip
-        self.adjudication.judge((self.record.step, self.operation, self.op), wide, bound, result, entries)
-        if self.adjudication.false is not None:
-            raise LogError(
-                f"step {self.record.step}, operation {self.op} ({self.operation}): results are not those of the unit "
-                "that the draft declares",
-                code="replay.unit.false", step=self.record.step, op=self.op, operation=self.operation,
-            )  # fmt: skip
+        if bound.judge is not None:
+            out, checksum = of_unit(wide, bound, result, entries)
+            where = f"step {self.record.step}, operation {self.op} ({self.operation})"
+            self.misled = self.misled or contradicted(result, out, entries, where)
+            return self._rounded(out, checksum, at)
         wanted = self._wanted[self.checked : self.checked + 1]
         if wanted and wanted[0] != result.checksum:
             explain = narrow.explanation if small else contested.explanation
             other = explain(wide, bound, entries, result.out, wanted[0], result.checksum)
-            if other is not None and not is_units(wide, bound, result.out, other):
-                other = None
             self.explainable |= other is not None
             if other is not None and self.explaining:
                 return self._rounded(other, wanted[0], at)
@@ -233,6 +236,8 @@ class Tracer(Executor):
                         trees.chaining_values(raw(slots[each.ref[0]]) or b"") for each in which.results
                     )
                 after = context.counters(done.flops + counted[index - 1])
+                if not to_the_end and context.misled is not None:
+                    raise context.misled
                 if not to_the_end and not context.recorded():
                     raise PartedError(f"operation {index - 1} ({node.op}) gives other results than the record has")
                 self.tree.append(
@@ -251,7 +256,7 @@ class Tracer(Executor):
                 if place == index:
                     self.shown = self.tree[-1].to_cbor()
                 done = after
-                context.noted, context.read = [], []
+                context.noted, context.read, context.misled = [], [], None
             if place == index + 1:
                 previous, first = self.tree[-1].to_cbor(), self.tree[0].to_cbor()
                 if index < len(tape.nodes):

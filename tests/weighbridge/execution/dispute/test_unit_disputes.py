@@ -15,7 +15,7 @@ from support.workers_here import workers_here
 from torch import nn
 
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.execution.dispute import asking, moves
+from weighbridge.execution.dispute import asking, moves, tracing
 from weighbridge.execution.dispute.asking import Traced
 from weighbridge.execution.dispute.game import DEFENDER
 from weighbridge.execution.dispute.messages import START, Shown, signed
@@ -64,6 +64,7 @@ def other_software() -> Iterator[None]:
     """Of a party that asks no model what its unit makes of anything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Adjudication, "judge", lambda *_: None)
+        patch.setattr(tracing, "of_unit", lambda wide, bound, found, entries: (found.out, found.checksum))
         patch.setattr(probes, "require_unit", lambda policy: {})
         yield
 
