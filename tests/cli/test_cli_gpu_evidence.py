@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.command_line import answer as in_json
 from support.command_line import weighbridge as here
 
@@ -25,6 +26,7 @@ from weighbridge.cli.gpu_evidence.statement import STATEMENT, Statement, open_st
 from weighbridge.cli.gpu_evidence.verification import verify
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.worker_process import Limits
+from weighbridge.numerics.units import identification, injection, probing
 
 SUBJECT = "gpt2-124m-bf16"
 Change = Callable[[Statement], Statement]
@@ -86,6 +88,9 @@ def test_what_was_made_is_verified_elsewhere(made: tuple[Path, dict[str, Any]]) 
     products = [each for each in answer["claims"] if each["says"].startswith("16-bit products on")]
     assert len(products) == len(answer["places"])
     assert all((each["outcome"] == "claimed") == ("no unit that is declared" in each["says"]) for each in products)
+    probed = [each for each in answer["claims"] if "products of the trainings on" in each["says"]]
+    assert len(probed) == len(answer["places"])
+    assert all((each["outcome"] == "claimed") == ("are of no rule" in each["says"]) for each in probed)
     assert answer["signers"] == [said["key"]]
     code, told, _ = here("gpu-evidence", "verify", file, "--sample", "0")
     assert code == 0
@@ -158,6 +163,47 @@ def test_products_that_no_unit_returns_are_told_apart(parts: dict[str, Path], tm
     said = [claim.says for claim in found.claims if "16-bit products" in claim.says]
     assert said
     assert all("no known order" in each or "no unit that is declared" in each for each in said)
+
+
+H100 = injection.Injected("h100")
+
+
+def as_on(device: injection.Injected, others: Mapping[str, str] = {}) -> Change:
+    """What a device with that unit would have returned; some products as another text says."""
+
+    def change(statement: Statement) -> Statement:
+        units = {}
+        for place, said in statement.units.items():
+            short, long = (device.product(*identification.operands(k)).bfloat16() for k in (64, 4096))
+            made = {"short": identification._text(short), "long": identification._text(long)}
+            for name in said.keys() - made.keys():
+                made[name] = probing.returned(probing.read(name), device.product)
+            units[place] = made | dict(others)
+        return replace(statement, units=units)
+
+    return change
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "outcome", "says"),
+    [
+        (as_on(H100), "consistent", "unit-h100 could be declared for these products, all in one chain"),
+        (
+            as_on(H100, {"bf16 8x64x8 nn": probing.returned(probing.Product("bf16 8x64x8"), torch.matmul)}),
+            "claimed", "unit 'h100' cannot be declared for this device: bf16 8x64x8 nn: no rule fits",
+        ),
+        (as_on(H100, {"bf16 8x64x8 nn": "00"}), "failed", "this is no result of bf16 8x64x8 nn"),
+        (as_on(H100, {"bf16 8x64x8": "00"}), "failed", "is no product that can be probed"),
+    ],
+)  # fmt: skip
+def test_the_rule_of_each_product_is_told(
+    parts: dict[str, Path], tmp_path: Path, change: Change, outcome: str, says: str
+) -> None:
+    (tmp_path / "read").mkdir()
+    file = forged(parts, tmp_path / "forged", change)
+    found = verify(file, tmp_path / "read", sample=0, seed=0, limits=Limits(), progress=lambda *_: None)
+    assert any(claim.outcome == outcome and says in claim.says for claim in found.claims), found.claims
 
 
 @pytest.mark.slow

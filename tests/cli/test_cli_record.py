@@ -146,6 +146,41 @@ def test_what_cannot_be_recorded_is_said(script: Path, tmp_path: Path) -> None:
     assert "ended after step 0" in err
 
 
+HALF = """
+import torch
+from torch import nn
+
+torch.manual_seed(5)
+model = nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+for number in range(2):
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = nn.functional.cross_entropy(model(torch.randn(8, 64)).float(), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("unit", ["a100", "h100"])
+def test_a_unit_that_is_not_here_needs_its_model(tmp_path: Path, unit: str) -> None:
+    script = tmp_path / "half.py"
+    script.write_text(HALF)
+    code, _, err = weighbridge("record", "--out", tmp_path / "none", "--policy", f"unit-{unit}", script)
+    assert code == 2
+    assert f"nothing here computes products as {unit} does" in err
+    assert "record --unit-model" in err
+    code, _, err = weighbridge("record", "--out", tmp_path / "run", "--policy", f"unit-{unit}", "--unit-model", script)
+    assert code == 0, err
+    assert Transcript.open(tmp_path / "run").draft["policy"] == f"unit-{unit}"
+    code, out, _ = weighbridge("replay", tmp_path / "run")
+    assert code == 0
+    assert "declared unit: of " in " ".join(out.split())
+    assert "all are the unit's" in " ".join(out.split())
+    assert fails("record", "--out", tmp_path / "other", "--unit-model", script) == "usage"
+    assert fails("doctor", "--policy", f"unit-{unit}", script) == "usage"
+
+
 def test_a_chip_of_a_bench_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A path stays a path, and so does what is in the way of a name."""
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ import typer
 
 from weighbridge.cli._exits import Exit, one_line, print_json
 from weighbridge.cli._inputs import Json
-from weighbridge.cli.record import EVALUATIONS, POLICIES, POLICY
+from weighbridge.cli.record import EVALUATIONS, MODELLED, POLICIES, POLICY
 from weighbridge.core.errors import Finding, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def command(
     """
     if policy not in POLICIES:
         raise UsageError(f"--policy takes {', '.join(POLICIES[:-1])} or {POLICIES[-1]}, not {policy!r}")
+    if policy in MODELLED:
+        raise UsageError(f"doctor puts no model in the place of {policy.removeprefix('unit-')}; try unit-vdpbf16ps")
     if evaluation not in EVALUATIONS:
         raise UsageError(f"--evaluation takes {' or '.join(EVALUATIONS)}, not {evaluation!r}")
     from rich.console import Console

@@ -14,8 +14,16 @@ from weighbridge.cli.bench.layout import DEFAULT, Bench
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.log_kinds import KINDS
 
-POLICIES = ("mixed", "strict", "calibrated", "probabilistic", "blocked-64", "blocked-256", "unit-vdpbf16ps")
-POLICY = "Error bounds: mixed, strict (no 16-bit), calibrated, probabilistic, blocked-64, blocked-256, unit-vdpbf16ps."
+MODELLED = ("unit-a100", "unit-h100")
+"""Policies of units that truncate, which no machine has to show: their models stand in for them."""
+POLICIES = (
+    "mixed", "strict", "calibrated", "probabilistic", "blocked-64", "blocked-256", "unit-vdpbf16ps", *MODELLED
+)  # fmt: skip
+POLICY = (
+    "Error bounds: mixed, strict (no 16-bit), calibrated, probabilistic, blocked-64, blocked-256, unit-vdpbf16ps; "
+    "unit-a100, unit-h100 with --unit-model."
+)
+UNIT_MODEL = "With unit-a100 or unit-h100: the unit's model computes 16-bit products in the device's place; slow."
 EVALUATIONS = ("native", "recorded")
 SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
@@ -55,6 +63,7 @@ def command(
         bool,
         typer.Option("--confidential", help="The draft says that only sealed workers judge its disputes."),
     ] = False,
+    unit_model: Annotated[bool, typer.Option("--unit-model", help=UNIT_MODEL)] = False,
 ) -> int:
     """Run a training script as it is, and record it. The exit code and the output are the script's own."""
     if out is None:
@@ -65,6 +74,8 @@ def command(
         raise UsageError(f"--evaluation takes {' or '.join(EVALUATIONS)}, not {evaluation!r}")
     if logs not in KINDS:
         raise UsageError(f"--logs takes {' or '.join(KINDS)}, not {logs!r}")
+    if unit_model and policy not in MODELLED:
+        raise UsageError(f"--unit-model goes with --policy {' or '.join(MODELLED)}, not {policy!r}")
     from prover.following.script import record_script
 
     repeats = None
@@ -81,7 +92,7 @@ def command(
         "logs": logs,
         "confidential": confidential,
     }
-    with _attached(chip) if chip else nullcontext() as shim:
+    with _attached(chip) if chip else nullcontext() as shim, _modelled(policy) if unit_model else nullcontext():
         code, recorded = record_script(script, arguments or (), out, chip=shim, **options)
     print(f"weighbridge: the transcript is in {out if recorded is None else recorded.path}", file=sys.stderr)
     if recorded is not None and (parent := recorded.parent) is not None:
@@ -90,6 +101,14 @@ def command(
             file=sys.stderr,
         )
     return code
+
+
+def _modelled(policy: str) -> Any:
+    """Puts the model of a policy's unit into the device's place."""
+    from weighbridge.numerics.conformance.bound_policy import UNITS
+    from weighbridge.numerics.units import injection
+
+    return injection.injected(UNITS[policy])
 
 
 def _attached(chip: str) -> Any:

@@ -205,6 +205,18 @@ def _bounds(result: ReplayResult) -> str:
     return ", ".join(kinds)
 
 
+def _unit(result: ReplayResult) -> str:
+    """Says how far products rest on the model of the unit that the run declares."""
+    asked = {name: int(result.unit[name]) for name in ("overruled", "confirmed", "could", "judged", "suppressed")}
+    judged, of = asked["overruled"] + asked["judged"], asked["overruled"] + asked["could"]
+    wrong = asked["overruled"] - asked["confirmed"] + asked["suppressed"]
+    says = f"{wrong:,} are not the unit's" if wrong else "all are the unit's"
+    return (
+        f"declared unit: of {of:,} results of products that its bounds leave open, its model judged {judged:,}, and "
+        f"{says}; the log overruled this device in {asked['overruled']:,}"
+    )
+
+
 def _measured_on(result: ReplayResult) -> str:
     """Says on which device calibrated bounds were measured, and whether that is the kind that replayed here."""
     from weighbridge.numerics.conformance.device_kind import model_of
@@ -236,6 +248,8 @@ def _print(result: ReplayResult) -> None:
     )
     if result.rounded:
         console.print(f"bounds: {_bounds(result)}", soft_wrap=True)
+    if result.unit.get("results"):
+        console.print(escape(_unit(result)), soft_wrap=True)
     if result.logged and result.evidence:
         chances = ", ".join(f"{name} {test['p']:.2g}" for name, test in result.evidence["tests"].items())
         console.print(

@@ -74,6 +74,10 @@ def make(
                 for recorded_on, replayed_on in pairs(here):
                     if recorded_on is place:
                         replays.append(_replay(run, len(recordings) - 1, subject, replayed_on, progress))
+        names = _products([root / each.folder for each in recordings])
+        for place in here if names else ():
+            task = {"task": "products", "device": place.device, "products": names}
+            units[place.name] |= measure(place, [task], progress)[0]
         statement = Statement(
             made_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             size=size,
@@ -98,6 +102,14 @@ def software() -> dict[str, str]:
     from weighbridge.numerics.rule_table import table_digest
 
     return {"weighbridge": version("weighbridge"), "torch": version("torch"), "rules": table_digest()}
+
+
+def _products(runs: Sequence[Path]) -> list[str]:
+    """Returns the products of 16-bit matrices that the trainings have, in words."""
+    from weighbridge.cli.gpu_evidence.products import products_of
+    from weighbridge.transcript.reader import Transcript
+
+    return [str(each) for each in products_of(map(Transcript.open, runs))]  # our own
 
 
 def _record(
@@ -154,7 +166,7 @@ def measure(place: Place, tasks: Sequence[Mapping[str, Any]], progress: Progress
     """
     titles = {
         "about": "looking at", "record": f"recording {of} on", "unrecorded": f"timing {of} on",
-        "units": "multiplying on", "errors": "measuring errors on",
+        "units": "multiplying on", "products": "multiplying on", "errors": "measuring errors on",
     }  # fmt: skip
     title, results = f"starting on {place.name}", []
     progress(title, 0, 1)

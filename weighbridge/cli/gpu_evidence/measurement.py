@@ -29,7 +29,7 @@ from weighbridge.cli.gpu_evidence.subjects import SEED, SUBJECTS, policy
 from weighbridge.numerics.conformance.device_kind import device_kind, processor
 from weighbridge.numerics.conformance.switches import conforming
 from weighbridge.numerics.measured_errors import measuring
-from weighbridge.numerics.units import identification
+from weighbridge.numerics.units import identification, probing
 
 _WARM = 1
 _MEASURED_STEPS = 6
@@ -88,6 +88,15 @@ def units(device: str) -> dict[str, Any]:
     return {"short": short, "long": long}
 
 
+def products(device: str, products: list[str]) -> dict[str, Any]:
+    """Multiplies operands that cancel, of the trainings' own sizes; the reader finds the rule of each."""
+    found = {}
+    for number, name in enumerate(products, 1):
+        found[name] = probing.returned(probing.read(name), torch.matmul, device)
+        _say(done=number, of=len(products))
+    return found
+
+
 def errors(device: str, trainings: list[str]) -> dict[str, Any]:
     """Measures the errors of the device's float32 kernels in small trainings."""
     with measuring() as found, tempfile.TemporaryDirectory(prefix="weighbridge-evidence-") as directory:
@@ -126,7 +135,8 @@ def about(device: str) -> dict[str, Any]:
 
 
 _TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {
-    "record": record, "unrecorded": unrecorded, "units": units, "errors": errors, "about": about,
+    "record": record, "unrecorded": unrecorded, "units": units, "products": products, "errors": errors,
+    "about": about,
 }  # fmt: skip
 
 

@@ -21,6 +21,8 @@ STATEMENT = "statement.dsse"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}){0,6}")
 _TEXT = 300
 _MOST = 1000
+MOST_PRODUCTS = 64
+"""Products of the trainings that are probed at a place: those with the most multiplications."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +88,8 @@ class Statement:
         recordings: What was recorded.
         replays: What came of replaying it.
         times: (subject, place) as `SUBJECT on PLACE` to milliseconds of an update, plain and wide.
-        units: By place, what the product of `weighbridge.numerics.units.identification` gave there.
+        units: By place, what the products of `weighbridge.numerics.units.identification` gave there, and by signature
+            and layout those of `probing`.
         errors: By place and operation, the largest error of the device's float32 kernels over the bound.
         software: Versions, and the digest of the rule table.
         parts: The other parts of the file by name.
@@ -174,8 +177,11 @@ def _check(made: Statement) -> None:
         for each in table.values():
             _milliseconds(each)
     for said in made.units.values():
-        if set(said) != {"short", "long"} or not all(isinstance(each, str) for each in said.values()):
+        if not {"short", "long"} <= set(said) or not all(isinstance(each, str) for each in said.values()):
             raise ValueError
+        if len(said) > MOST_PRODUCTS + 2:
+            raise ValueError
+        _texts(*said)
     for operations in made.errors.values():
         for name, each in operations.items():
             _texts(name)

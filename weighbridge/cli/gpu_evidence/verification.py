@@ -7,10 +7,11 @@ which device it was, what it took, and what its kernels returned. A transcript d
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from verifier.evidence import bundle
 from verifier.evidence.bundle import EvidenceError
@@ -21,8 +22,13 @@ from weighbridge.execution.replay import replay
 from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.files import read_manifest
 
+if TYPE_CHECKING:
+    from weighbridge.numerics.units.probing import Rule
+
 Outcome = Literal["verified", "consistent", "claimed", "failed"]
 _MAX_STATEMENT = 32 << 20
+_SHOWN = 3
+"""Products that are named, of those that are counted."""
 _LACKING = ("replay.calibration.unknown", "replay.rules.unknown", "replay.worker", "device.arithmetic")
 """Reasons why a replay here cannot be had, which speak against no party."""
 
@@ -172,7 +178,59 @@ def _units(statement: Statement, progress: Callable[[str, int, int], None]) -> l
         else:
             says = "are those of no unit that is declared"
         claims.append(Claim("consistent" if found.units else "claimed", f"16-bit products on {place} {says}"))
+        claims += _products(place, said, found.units, progress)
     return claims
+
+
+def _products(
+    place: str, said: Mapping[str, str], units: Sequence[str], progress: Callable[[str, int, int], None]
+) -> list[Claim]:  # fmt: skip
+    """Says which rule each of the trainings' own products has, and whether a draft could declare the unit.
+
+    Args:
+        place: Where they were multiplied.
+        said: The results by product, among others.
+        units: Units that return the products by which units are told apart.
+        progress: Told how many products were looked at.
+    """
+    from weighbridge.numerics.conformance.bound_policy import TRUNCATING
+    from weighbridge.numerics.units import probing
+
+    names = [name for name in said if name not in ("short", "long")]
+    if not names:
+        return []
+    candidates = [name for name in probing.truncating() if name in units] or list(units[:1]) or None
+    rules = []
+    for number, name in enumerate(names, 1):
+        try:
+            rules.append(probing.rule(probing.read(name), said[name], candidates))
+        except WeighbridgeError as error:
+            return [Claim("failed", f"products of the trainings on {place}: {error.message}")]
+        progress("probing products", number, len(names))
+    counts = Counter(" or ".join(map(str, each.ways)) for each in rules if each.ways)
+    unfit = [each for each in rules if not each.ways]
+    parts = [f"{count} are those of {ways}" for ways, count in counts.most_common()]
+    if unfit:
+        parts.append(f"{len(unfit)} are of no rule: {'; '.join(map(str, unfit[:_SHOWN]))}")
+    says = f"of {len(names)} products of the trainings on {place}, each of its own size and layout, {'; '.join(parts)}"
+    claims = [Claim("claimed" if unfit else "consistent", says)]
+    for unit in candidates or ():
+        if f"unit-{unit}" in TRUNCATING:
+            claims.append(_declarable(place, unit, rules))
+    return claims
+
+
+def _declarable(place: str, unit: str, rules: Sequence[Rule]) -> Claim:
+    """Says whether a draft could declare the unit of a device, and with which orders."""
+    from weighbridge.numerics.units import probing
+
+    try:
+        orders = probing.orders_of(rules, unit)
+    except WeighbridgeError as error:
+        return Claim("claimed", f"on {place}, {error.message}")
+    shown = ", ".join(f"{signature} in chains of {chain:,}" for signature, chain in sorted(orders.items())[:_SHOWN])
+    says = "all in one chain" if not orders else f"{len(orders)} signatures in other orders than one chain: {shown}"
+    return Claim("consistent", f"on {place}, unit-{unit} could be declared for these products, {says}")
 
 
 def _errors(statement: Statement) -> list[Claim]:

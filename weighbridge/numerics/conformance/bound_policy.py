@@ -153,7 +153,10 @@ def named(name: str, device: str | torch.device | None = None) -> Policy:
     if name in (*NAMES, *TRUNCATING):
         table = None if device is None else measured_on(device_model(device))
         return replace(calibrated(table), name=name)
-    raise UsageError(f"there is no policy {name!r}; choose {', '.join(NAMES[:-1])} or {NAMES[-1]}")
+    raise UsageError(
+        f"there is no policy {name!r}; choose {', '.join(NAMES[:-1])} or {NAMES[-1]}, or with a unit's model "
+        f"{' or '.join(TRUNCATING)}"
+    )
 
 
 def declared(draft: Mapping[str, Any]) -> Policy:

@@ -256,8 +256,9 @@ def require_unit(policy: Policy) -> Mapping[str, int]:
     device = injection.current()
     if device is None:
         raise UsageError(
-            f"nothing here computes products as {policy.unit} does, so nothing can be recorded under {policy.name}; "
-            "put the unit's model into the device's place (weighbridge.numerics.units.injection), or take "
+            f"nothing here computes products as {policy.unit} does, so nothing can be recorded under {policy.name}: "
+            "PyTorch gives rounded products, and a log needs the accumulators of the unit. Put the unit's model into "
+            "the device's place (record --unit-model, or weighbridge.numerics.units.injection), or take "
             "unit-vdpbf16ps, which every machine computes"
         )
     a, b = identification.operands(identification.SHORT)

@@ -50,11 +50,29 @@ class Identified:
 
 def operands(length: int) -> tuple[Tensor, Tensor]:
     """Returns two bfloat16 matrices, (`SIDE`, length) and (length, `SIDE`), whose exact product is zero."""
-    generator = torch.Generator().manual_seed(SEED + length)
-    left = torch.randn(SIDE, length // 2, generator=generator).bfloat16()
-    right = torch.randn(length // 2, SIDE, generator=generator).bfloat16()
+    return cancelling((SIDE, length), (length, SIDE), torch.bfloat16, SEED + length)
+
+
+def cancelling(
+    left: tuple[int, ...], right: tuple[int, ...], dtype: torch.dtype, seed: int, scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Returns two matrices whose exact product is zero: pairs of products that cancel, in a random order along K.
+
+    Args:
+        left: Shape of the first, (M, K) or (B, M, K). Where K is odd, one column is zero.
+        right: Shape of the second, (K, N) or (B, K, N).
+        dtype: Their type.
+        seed: Of their values.
+        scale: What these are multiplied by.
+    """
+    generator, length = torch.Generator().manual_seed(seed), left[-1]
+    half, odd = length // 2, length % 2
+    a = (torch.randn(*left[:-1], half, generator=generator) * scale).to(dtype)
+    b = (torch.randn(*right[:-2], half, right[-1], generator=generator) * scale).to(dtype)
     places = torch.randperm(length, generator=generator)
-    return torch.cat([left, left], 1)[:, places].contiguous(), torch.cat([right, -right])[places].contiguous()
+    first = torch.cat([a, a, a.new_zeros(*left[:-1], odd)], -1)[..., places]
+    second = torch.cat([b, -b, b.new_zeros(*right[:-2], odd, right[-1])], -2)[..., places, :]
+    return first.contiguous(), second.contiguous()
 
 
 def returned(device: str) -> tuple[str, str]:

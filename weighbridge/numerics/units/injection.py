@@ -1,8 +1,8 @@
 """A unit's model in the place of a device: who computes the 16-bit products of runs that declare a truncating unit.
 
-No hardware computes them here: PyTorch does not show the accumulators of every tensor core, and the order of a
-library's kernels would have to be probed on the device. Until then such runs are recorded with the unit's model in the
-device's place. A process in which nothing was injected has no such unit; it can replay these runs, and not record them.
+No hardware computes them here: PyTorch does not show the accumulators of every tensor core. So such runs are recorded
+with the unit's model in the device's place; its orders can be those that a probe of a device found (`probing`). A
+process in which nothing was injected has no such unit; it can replay these runs, and not record them.
 """
 
 from __future__ import annotations

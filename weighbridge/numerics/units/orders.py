@@ -33,6 +33,19 @@ def signature(a: Tensor, b: Tensor) -> str:
     return f"{_NAMES[a.dtype]} {'x'.join(map(str, (*a.shape, b.shape[-1])))}"
 
 
+def sizes(text: str) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]:
+    """Returns the type and the shapes of both operands of a signature: (M, K) and (K, N), or the same with a batch.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if _SIGNATURE.fullmatch(text) is None:
+        raise UsageError(f"{text[:80]!r} is no signature of a product; it looks like bf16 64x1024x33")
+    name, _, shape = text.partition(" ")
+    *batch, m, k, n = map(int, shape.split("x"))
+    return next(dtype for dtype, each in _NAMES.items() if each == name), (*batch, m, k), (*batch, k, n)
+
+
 def chain_of(orders: Mapping[str, int], a: Tensor, b: Tensor) -> int:
     """Returns how many products a chain of a @ b has; 0 is one chain through all of K."""
     return orders.get(signature(a, b), 0) if orders else 0

@@ -21,7 +21,7 @@ from torch import nn
 
 from prover import Recorder
 from weighbridge.attest.manifest import SigningKey
-from weighbridge.cli.record import POLICIES
+from weighbridge.cli.record import MODELLED, POLICIES
 from weighbridge.core.errors import UsageError
 from weighbridge.execution.dispute import moves
 from weighbridge.execution.dispute.game import CHALLENGER, DEFENDER
@@ -88,7 +88,8 @@ def test_the_draft_names_the_blocks(run: Path) -> None:
     assert policy.block == int(draft["policy"].removeprefix("blocked-"))
     assert policy.at(torch.float64).name == "strict"
     assert policy.at(torch.float32).name == "calibrated"
-    assert POLICIES == bound_policy.NAMES
+    assert POLICIES == bound_policy.NAMES + bound_policy.TRUNCATING
+    assert MODELLED == bound_policy.TRUNCATING
 
 
 @pytest.mark.parametrize("name", ["blocked", "blocked-1", "blocked-128", "blocked-256 "])

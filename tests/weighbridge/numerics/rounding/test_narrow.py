@@ -180,7 +180,10 @@ def test_policies_by_name() -> None:
     measured = bound_policy.named("calibrated")
     assert measured.factors["mm"] > 0
     assert measured.factor("never measured") == 8.0
-    with pytest.raises(UsageError, match=r"mixed, strict, calibrated, .*, blocked-256 or unit-vdpbf16ps"):
+    with pytest.raises(
+        UsageError,
+        match=r"mixed, strict, .*, blocked-256 or unit-vdpbf16ps, or with .* unit-a100 or unit-h100",
+    ):
         bound_policy.named("loose")
 
 
