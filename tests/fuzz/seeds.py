@@ -34,6 +34,7 @@ from weighbridge.attest.outcome_record import encode as encode_outcome
 from weighbridge.attest.sealed_attestation import Launcher
 from weighbridge.attest.sealed_list import SealedFile, SealedList
 from weighbridge.attest.sealed_order import Order
+from weighbridge.attest.sealed_part import PartBox, PartResults, SealedParts
 from weighbridge.attest.sealed_report import SealedReport
 from weighbridge.attest.sealed_ruling import SealedDispute, SealedRuling
 from weighbridge.attest.sealed_starts import Start
@@ -192,7 +193,12 @@ def _sealed() -> list[bytes]:
     boxes = encode_boxes([Box(bytes(17), "token", 3, b"box"), Box(bytes(17), "snapshot", 3, b"")])
     machines = SiteMachines.of([(bytes(17), bytes(32)), (b"\x01" * 17, b"\x01" * 32)]).text
     policy = f'log = "{LOG.key}"\nkeys = ["{KEYS[0].hex()}"]\nthreshold = 1\n'.encode()
-    made = (order.to_cbor(), files.to_cbor(), attested, claims, population, boxes, entry().to_cbor(), machines, policy)
+    parts = SealedParts.of(b"root", [PartBox(1, b"attestation", b"box"), PartBox(2, b"", b"")]).to_cbor()
+    results = PartResults(memory=1, seconds=1, replays={bytes(32): b"found", b"\x01" * 32: b""}).to_bytes()
+    made = (
+        order.to_cbor(), files.to_cbor(), attested, claims, population, boxes, entry().to_cbor(), machines, policy,
+        b"", parts, results.rstrip(b"\x00"),
+    )  # fmt: skip
     return [bytes([kind]) + each for kind, each in enumerate(made)]
 
 

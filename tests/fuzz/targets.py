@@ -37,6 +37,7 @@ from weighbridge.attest import (
     outcome_agreement,
     outcome_record,
     sealed_attestation,
+    sealed_part,
     signed_outcome,
     tiles,
     tlog,
@@ -55,6 +56,7 @@ from weighbridge.attest.sealed_attestation import Launcher, verify_attestation
 from weighbridge.attest.sealed_dispute import DisputeTerms, Seat
 from weighbridge.attest.sealed_list import SealedList
 from weighbridge.attest.sealed_order import Order
+from weighbridge.attest.sealed_part import PartResults, SealedParts
 from weighbridge.attest.sealed_report import Part
 from weighbridge.attest.sealed_ruling import SealedDispute, SealedRuling
 from weighbridge.attest.sealed_subject import Subject
@@ -365,9 +367,9 @@ def outcome(data: bytes) -> None:
 
 
 def sealed(data: bytes) -> None:
-    """Orders of sealed workers, lists of files, populations, machines, boxes, entries of image logs, policies of images
-    and attestations, also of claims that are signed whatever they say."""
-    kind, rest = (data[:1] or b"\x00")[0] % 10, data[1:]
+    """Orders of sealed workers, lists of files, populations, machines, boxes, entries of image logs, policies of
+    images, parts and their results, and attestations, also of claims that are signed whatever they say."""
+    kind, rest = (data[:1] or b"\x00")[0] % 12, data[1:]
     match kind:
         case 0:
             _same(Order.from_cbor(rest).to_cbor(), rest)
@@ -385,6 +387,11 @@ def sealed(data: bytes) -> None:
             _same(site_machines.parse(rest).text, rest)
         case 8:
             assert 0 < parse_policy(rest).threshold <= len(parse_policy(rest).keys)
+        case 10:
+            _same(SealedParts.from_cbor(rest).to_cbor(), rest)
+        case 11:
+            filled = rest.ljust(sealed_part.SMALLEST, b"\x00")
+            _same(PartResults.from_bytes(filled).to_bytes(), filled)
         case _:
             signature = _IMAGE_KEY.sign(sealed_attestation._DOMAIN + rest)
             verify_attestation(cbor([*_CHAIN, rest, signature]), _ORDER, _MAKER.certificate)

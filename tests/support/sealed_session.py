@@ -119,6 +119,7 @@ class Parties:
         skip: Callable[[str], bool] = lambda _: False,
         beacon: LocalBeacon | None = None,
         later: Callable[[], None] = lambda: None,
+        parts: int = 0,
     ) -> Start:
         """Agrees on an outcome, makes a case and an order, and has both sign it.
 
@@ -129,10 +130,12 @@ class Parties:
             skip: Of which chips the Prover gives nothing.
             beacon: The beacon that the draw depends on besides the shares; its value is waited for.
             later: Called when both parties have agreed, and before the draw.
+            parts: So many parts the order has.
         """
         self.starts += 1
         s = Start(self, f"s{self.starts}")
         images: tuple[str, ...] = ()
+        trusting = ("--root", "root.pem") if parts else ()
         if vetted:
             self.vet()
             images, s.machines = ("--image-policy", "images.toml", "--image-proof", "image.proof"), MACHINES
@@ -186,13 +189,13 @@ class Parties:
         self.run(
             "prover", f"site order --out {s.name}.order --agreement {s.name}.agreement --case {s.name}.case"
             f" --inputs {s.name}.inputs --key sealed.key --report-key report.key --measurement {self.measurement}",
-            *images,
+            *images, "--parts", parts, *trusting,
         )  # fmt: skip
         self.give("prover", "verifier", f"{s.name}.order")
         for party in ("prover", "verifier"):
             self.run(
                 party, f"site assent {s.name}.order --agreement {s.name}.agreement --case {s.name}.case"
-                f" --measurement {self.measurement} --key own.key --out {s.name}.{party}.assent", *images,
+                f" --measurement {self.measurement} --key own.key --out {s.name}.{party}.assent", *images, *trusting,
             )  # fmt: skip
         self.give("verifier", "prover", f"{s.name}.verifier.assent")
         return s
@@ -215,17 +218,22 @@ class Start:
         drawn: dict[str, Any] = json.loads(self.parties.run("prover", words, *self.machines))
         return site / bytes.fromhex(drawn["used"])[:1].decode()
 
+    def worker(self, order: Path, identity: Path) -> str:
+        """The site's command that runs a worker."""
+        root, image = self.parties.root, self.parties.image
+        return (
+            f"env TMPDIR={root}/site-temporary OMP_NUM_THREADS=1 PYTHONPATH={ROOT} {sys.executable} -P -m"
+            f" weighbridge.cli site worker --order {order} --identity {identity} --image {image}"
+            f" --log {root}/site/starts --memory 2"
+        )
+
     def run(
         self, *, before: Callable[[Start], None] = lambda _: None, more: Sequence[object] = ()
     ) -> subprocess.CompletedProcess[str]:
         """Has the site run it, with `more` words; the Verifier gives its secret once it has seen the attestation."""
         at, n = self.parties.root, self.name
-        temporary, site = at / "site-temporary", at / "site"
-        worker = (
-            f"env TMPDIR={temporary} OMP_NUM_THREADS=1 PYTHONPATH={ROOT} {sys.executable} -P -m weighbridge.cli site"
-            f" worker --order {at}/prover/{n}.order --identity {self.identity()} --image {self.parties.image}"
-            f" --log {site}/starts --memory 2"
-        )
+        site = at / "site"
+        worker = self.worker(at / "prover" / f"{n}.order", self.identity())
         if self.machines:
             worker += f" --image-policy {site}/images.toml --image-proof {site}/image.proof"
         words = (

@@ -41,6 +41,7 @@ from weighbridge.attest import (
     sealed_dispute,
     sealed_list,
     sealed_order,
+    sealed_part,
     sealed_report,
     sealed_ruling,
     sealed_starts,
@@ -309,6 +310,7 @@ def _sealed() -> Inventory:
     kinds = (
         sealed_order.Order, sealed_attestation.Attested, sealed_starts.Start, sealed_list.SealedList,
         sealed_list.SealedFile, sealed_dispute.DisputeTerms, sealed_dispute.Seat, sealed_ruling.SealedRuling,
+        sealed_part.PartBox, sealed_part.SealedParts, sealed_part.PartResults,
     )  # fmt: skip
     files = {sealed_files.SUBJECT, sealed_files.CLAIM, sealed_files.RUN}
     return {"sealed-dispute.files": files, **{_called(kind): _names(kind) for kind in kinds}}

@@ -6,7 +6,7 @@ chips and Provers is there already, unit by unit, so nothing is asked (`verifier
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ from typing import Any
 from verifier.contact.log_reading import first_contact
 from verifier.contact.uploaded_explanations import Uploaded
 from verifier.contact.witness import Witness
-from verifier.inspection import Inspection, InspectionStoppedError
+from verifier.inspection import Inspection, InspectionStoppedError, Progress
 from verifier.model import fact_codec, hidden_tokens
 from verifier.model.facts import LogFacts
+from verifier.model.replay_task import Outcome
 from verifier.registry import Registry
 from verifier.report.outcome import Drawn, Missing
+from verifier.report.regime import Regime
 from verifier.sealed import inputs
 from verifier.sealed.case import Case, regime_of
 from verifier.stages.read_logs import AGREED, snapshots_in
@@ -65,6 +67,7 @@ def examine(
     *,
     limits: Limits,
     cancelled: Callable[[], bool],
+    made: Mapping[str, Outcome] | None = None,
 ) -> Examined:
     """Runs the inspection to its end.
 
@@ -76,10 +79,53 @@ def examine(
         credentials: Any; nothing is connected to.
         limits: Of each replay.
         cancelled: Whether to end; then `InspectionStoppedError` is raised.
+        made: Replays that parts made (`parts`), by their keys; all others are made here.
 
     Raises:
         WeighbridgeError: The rules or the policy of the case are none.
     """
+    begun = begin(case, files, registry, cache, cancelled=cancelled)
+    for key, outcome in (made or {}).items():
+        begun.units.put("replay", key, fact_codec.outcome_to(outcome))
+    inspection = Inspection(
+        identifier=case.inspection, plan=case.plan, registry=registry, cache=cache, credentials=credentials,
+        manufacturer=case.manufacturer, firmware=case.firmware, progress=begun.progress, witness=begun.witness,
+        limits=limits, regime=begun.regime, cancelled=cancelled, uploaded=begun.uploaded,
+    )  # fmt: skip
+    report = inspection.run()
+    withheld = begun.withheld
+    unverified = {
+        (chip["ueid"], each["index"])
+        for chip in report["chips"]
+        for each in chip["snapshots"]
+        if each["status"] == "unverified"
+    }
+    return Examined(report, {each: "withheld" for each in withheld & unverified})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begun:
+    """A session in which all answers are in place.
+
+    Attributes:
+        regime: Rules and policy of the case.
+        units: What an inspection would have asked for.
+        witness: That of the case.
+        uploaded: The Prover's transcripts.
+        progress: Raises `InspectionStoppedError` once it is time to end.
+        withheld: The snapshots that nothing opens.
+    """
+
+    regime: Regime
+    units: Units
+    witness: Witness
+    uploaded: Uploaded
+    progress: Progress
+    withheld: set[tuple[str, int]]
+
+
+def begin(case: Case, files: Path, registry: Registry, cache: Cache, *, cancelled: Callable[[], bool]) -> Begun:
+    """Puts all answers where an inspection finds them; as `examine`."""
 
     def progress(*_: object) -> None:
         if cancelled():
@@ -88,22 +134,10 @@ def examine(
     applied = regime_of(case)
     _register(case, registry)
     units = Units(registry.session, cache, case.inspection)
-    withheld = _place(case, files, units, _Remembering(registry, case))
-    handed = inputs.Handed(files, cache)
-    inspection = Inspection(
-        identifier=case.inspection, plan=case.plan, registry=registry, cache=cache, credentials=credentials,
-        manufacturer=case.manufacturer, firmware=case.firmware, progress=progress,
-        witness=_Remembering(registry, case), limits=limits, regime=applied, cancelled=cancelled,
-        uploaded=Uploaded(handed, cache),
-    )  # fmt: skip
-    report = inspection.run()
-    unverified = {
-        (chip["ueid"], each["index"])
-        for chip in report["chips"]
-        for each in chip["snapshots"]
-        if each["status"] == "unverified"
-    }
-    return Examined(report, {each: "withheld" for each in withheld & unverified})
+    witness = _Remembering(registry, case)
+    withheld = _place(case, files, units, witness)
+    uploaded = Uploaded(inputs.Handed(files, cache), cache)
+    return Begun(regime=applied, units=units, witness=witness, uploaded=uploaded, progress=progress, withheld=withheld)
 
 
 def due(case: Case) -> list[Drawn]:

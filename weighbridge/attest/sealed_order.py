@@ -28,12 +28,61 @@ _NONCE = b"weighbridge/sealed-nonce/1\x00"
 _LIMIT = 4096
 _STEPS_END = 1 << 40
 _MOST_SECONDS, _MOST = 1 << 31, 1 << 48
+MOST_PARTS = 16
 
 
 class SealedWorkerError(WeighbridgeError):
     """A sealed worker was not started, or ended without an outcome; it says nothing of the job's content."""
 
     code = "sealed.worker"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """Into how many parts the replays of a session may be divided, and whose workers may make them.
+
+    Attributes:
+        count: So many parts, each made by a worker of its own.
+        authority: BLAKE3 of the certificate (DER) of the authority that vouches for the launchers of these workers.
+    """
+
+    count: int
+    authority: bytes
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            FormatError: A field is none of its kind.
+        """
+        if type(self.count) is not int or not 0 < self.count <= MOST_PARTS:
+            raise FormatError(f"a sealed session has at most {MOST_PARTS} parts")
+        if type(self.authority) is not bytes or len(self.authority) != 32:
+            raise FormatError("a sealed session names the authority for workers of its parts by 32 bytes")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What makes a job one part of a session (`weighbridge.attest.sealed_part`).
+
+    Attributes:
+        session: Digest of the session's order (32 bytes).
+        number: Which part, from 1.
+    """
+
+    session: bytes
+    number: int
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            FormatError: A field is none of its kind.
+        """
+        if type(self.session) is not bytes or len(self.session) != 32:
+            raise FormatError("a part of a sealed session names the session's order by 32 bytes")
+        if type(self.number) is not int or not 0 < self.number <= MOST_PARTS:
+            raise FormatError(f"a part of a sealed session has a number from 1 to {MOST_PARTS}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,11 +93,13 @@ class Session:
         case: Digest of the Verifier's case: which chips, by which plan and rules (32 bytes).
         agreement: Digest of what both parties agreed on about the outcome (32 bytes).
         leaves_after_s: Seconds after the start at which the outcome leaves, however early it is ready.
+        parts: By which other workers replays may be made; None: the session's own makes all.
     """
 
     case: bytes
     agreement: bytes
     leaves_after_s: int
+    parts: Parts | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -116,6 +167,8 @@ class Order:
             encrypted to the aggregator's key.
         referee: What to judge, if the job is a dispute; then there are no steps, and the aggregator's key is zeros: the
             ruling is encrypted to no key.
+        part: Of which session the job is a part; then there are no steps, and the aggregator's key is that of the
+            session's worker.
     """
 
     verifier_nonce: bytes
@@ -127,6 +180,7 @@ class Order:
     steps: tuple[int, int] | None = None
     session: Session | None = None
     referee: Referee | None = None
+    part: Part | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -142,8 +196,10 @@ class Order:
             first, end = self.steps
             if type(first) is not int or type(end) is not int or not 0 <= first < end < _STEPS_END:
                 raise FormatError("a sealed job's order names no range of steps")
-            if self.session is not None or self.referee is not None:
-                raise FormatError("the order of a sealed session or dispute names steps, which it has none of")
+            if any(each is not None for each in (self.session, self.referee, self.part)):
+                raise FormatError("the order of a sealed session, part or dispute names steps, which it has none of")
+        if self.part is not None and (self.session is not None or self.referee is not None):
+            raise FormatError("the order of a part is no session's and no dispute's")
         if self.referee is not None and (self.session is not None or self.aggregator != NO_KEY):
             raise FormatError("the order of a sealed dispute is no session's, and names no key for an outcome")
 
@@ -189,7 +245,11 @@ class Order:
     def _value(self) -> list[object]:
         common: list[object] = [*self._fields(), None if self.steps is None else list(self.steps)]
         if self.session is not None:
-            return [*common, [self.session.case, self.session.agreement, self.session.leaves_after_s]]
+            parts = self.session.parts
+            divided = [] if parts is None else [[parts.count, parts.authority]]
+            return [*common, [self.session.case, self.session.agreement, self.session.leaves_after_s, *divided]]
+        if self.part is not None:
+            return [*common, [self.part.session, self.part.number]]
         if self.referee is not None:
             named = self.referee
             agreed = [named.inputs, named.memory, named.leaves_after_s]
@@ -212,11 +272,11 @@ class Order:
                 verifier, prover_nonce, commitment, prover, aggregator, measurement, ([_, _] | None) as steps,
                 *what,
             ]:  # fmt: skip
-                session, referee = _what(what)
+                session, referee, part = _what(what)
                 found = cls(
                     verifier_nonce=verifier, prover_nonce=prover_nonce, commitment=commitment, prover=prover,
                     aggregator=aggregator, measurement=measurement, steps=None if steps is None else tuple(steps),
-                    session=session, referee=referee,
+                    session=session, referee=referee, part=part,
                 )  # fmt: skip
             case _:
                 raise FormatError("an order of a sealed job is not six strings, a range of steps and what else it is")
@@ -225,15 +285,21 @@ class Order:
         return found
 
 
-def _what(value: list[Any]) -> tuple[Session | None, Referee | None]:
+def _what(value: list[Any]) -> tuple[Session | None, Referee | None, Part | None]:
     match value:
         case []:
-            return None, None
+            return None, None, None
         case [[case, agreement, leaves_after_s]]:
-            return Session(case=case, agreement=agreement, leaves_after_s=leaves_after_s), None
+            return Session(case=case, agreement=agreement, leaves_after_s=leaves_after_s), None, None
+        case [[case, agreement, leaves_after_s, [count, authority]]]:
+            parts = Parts(count=count, authority=authority)
+            return Session(case=case, agreement=agreement, leaves_after_s=leaves_after_s, parts=parts), None, None
+        case [[session, number]]:
+            return None, None, Part(session=session, number=number)
         case [[terms, challenger, commitment, inputs, memory, leaves_after_s]]:
-            return None, Referee(
+            found = Referee(
                 terms=terms, challenger=challenger, commitment=commitment, inputs=inputs, memory=memory,
                 leaves_after_s=leaves_after_s,
             )  # fmt: skip
-    raise FormatError("an order of a sealed job ends with something that is neither a session nor a dispute")
+            return None, found, None
+    raise FormatError("an order of a sealed job ends with something that is no session, part or dispute")

@@ -79,13 +79,32 @@ class AggregatorKey:
             raise SealedWorkerError("an outcome has a size that none has", code="sealed.outcome")
         try:
             opened = SealedBox(self._key).decrypt(sealed)
-            signature, body = opened[: bindings.crypto_sign_BYTES], opened[bindings.crypto_sign_BYTES :]
-            VerifyKey(signer).verify(_bound(body, order), signature)
         except (CryptoError, ValueError):
-            raise SealedWorkerError(
-                "this is not the outcome of this order by this worker to this key", code="sealed.outcome"
-            ) from None
-        return bytes(body)
+            raise _refused() from None
+        return signed_body(bytes(opened), order, signer)
+
+
+def signed_body(opened: bytes, order: Order, signer: bytes) -> bytes:
+    """Returns the outcome out of what was encrypted, if the order's worker signed it.
+
+    Args:
+        opened: What was encrypted.
+        order: The job.
+        signer: The worker's one-time key, out of an attestation that was verified.
+
+    Raises:
+        SealedWorkerError: It is of another job or worker (`sealed.outcome`).
+    """
+    signature, body = opened[: bindings.crypto_sign_BYTES], opened[bindings.crypto_sign_BYTES :]
+    try:
+        VerifyKey(signer).verify(_bound(body, order), signature)
+    except (CryptoError, ValueError):
+        raise _refused() from None
+    return body
+
+
+def _refused() -> SealedWorkerError:
+    return SealedWorkerError("this is not the outcome of this order by this worker to this key", code="sealed.outcome")
 
 
 def _bound(body: bytes, order: Order) -> bytes:

@@ -23,7 +23,7 @@ from weighbridge.attest import manifest
 from weighbridge.attest.outcome_agreement import AGREEMENT_LIMIT, SIGNATURE_SIZE, Agreement, Role, party_key, signed_by
 from weighbridge.attest.outcome_terms import KEY_SIZE
 from weighbridge.attest.sealed_channel import SealedInputError, WorkerKey, exactly
-from weighbridge.attest.sealed_order import Order, Session
+from weighbridge.attest.sealed_order import Order, Parts, Session
 from weighbridge.attest.worker_signer import WorkerSigner
 from weighbridge.core.digests import record_digest
 from weighbridge.core.errors import UsageError
@@ -78,20 +78,38 @@ class Preface:
         Raises:
             SealedInputError: One has a length that it cannot have, or does not come.
         """
-        return cls(**dict(zip(cls.__slots__, (_message(source, limit) for limit in _LIMITS), strict=True)))
+        return cls(**dict(zip(cls.__slots__, (message(source, limit) for limit in _LIMITS), strict=True)))
 
 
-def session_of(agreement: Agreement, case: bytes) -> Session:
+def case_digest(case: bytes) -> bytes:
+    """Returns what an order names a case by (32 bytes).
+
+    Args:
+        case: The Verifier's case, encoded.
+    """
+    return record_digest("sealed-case/1", case)
+
+
+def session_of(agreement: Agreement, case: bytes, parts: Parts | None = None) -> Session:
     """Returns what an order of this inspection names.
 
     Args:
         agreement: What both parties agreed on.
         case: The Verifier's case, encoded.
+        parts: By which other workers replays may be made.
+
+    Raises:
+        UsageError: The terms name machines of which one is drawn, so nothing may be made elsewhere.
     """
+    if parts is not None and agreement.terms.machines:
+        raise UsageError(
+            "the terms draw the one machine that is used, so no part may be made on another; order it without parts"
+        )
     return Session(
-        case=record_digest("sealed-case/1", case),
+        case=case_digest(case),
         agreement=record_digest("sealed-agreement/1", agreement.to_cbor()),
         leaves_after_s=agreement.terms.leaves_after_s,
+        parts=parts,
     )
 
 
@@ -135,11 +153,13 @@ def admitted(preface: Preface, order: Order, key: WorkerKey) -> tuple[Agreement,
     named = order.session
     if named is None or record_digest("sealed-agreement/1", preface.agreement) != named.agreement:
         raise SealedInputError("this is not the agreement that the order names")
-    if record_digest("sealed-case/1", preface.case) != named.case:
+    if case_digest(preface.case) != named.case:
         raise SealedInputError("this is not the case that the order names")
     agreement = Agreement.from_cbor(preface.agreement)
     if agreement.terms.leaves_after_s != named.leaves_after_s:
         raise SealedInputError("the order has its outcome leave at another time than was agreed")
+    if named.parts is not None and agreement.terms.machines:
+        raise SealedInputError("the order has parts made elsewhere than on the machine that is drawn")
     if order.verifier_nonce != agreement.verifier_opened.share or order.prover_nonce != agreement.prover_opened.share:
         raise SealedInputError("the nonces of the order are not the shares of the agreement")
     signed: tuple[tuple[Role, bytes], ...] = (("prover", preface.prover_assent), ("verifier", preface.verifier_assent))
@@ -190,7 +210,12 @@ def _opened(box: bytes, order: Order, key: WorkerKey) -> bytes:
     return opened[len(bound) :]
 
 
-def _message(source: BinaryIO, limit: int) -> bytes:
+def message(source: BinaryIO, limit: int) -> bytes:
+    """Reads one message that comes before a Prover's stream, after its length in four bytes.
+
+    Raises:
+        SealedInputError: It has a length that it cannot have, or does not come.
+    """
     header = exactly(source, _LENGTH.size)
     (length,) = _LENGTH.unpack(header)
     if not 0 < length <= limit:

@@ -96,6 +96,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "site order": (
         "--out order.cbor --agreement agreement.cbor --case case.cbor --inputs inputs --key sealed.key "
         "--report-key report.key --measurement MEASUREMENT",
+        "--out order.cbor --agreement agreement.cbor --case case.cbor --inputs inputs --key sealed.key "
+        "--report-key report.key --measurement MEASUREMENT --parts 2 --root authority.pem",
     ),
     "site assent": (
         "order.cbor --agreement agreement.cbor --case case.cbor --measurement MEASUREMENT --key prover.key "
@@ -105,6 +107,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "order.cbor --agreement agreement.cbor --case case.cbor --inputs inputs --key sealed.key --report-key "
         "report.key --secret prover.secret --prover-assent prover.assent --verifier-assent verifier.assent "
         "--root authority.pem --worker 'weighbridge site worker ...' --out session",
+        "order.cbor --agreement agreement.cbor --case case.cbor --inputs inputs --key sealed.key --report-key "
+        "report.key --secret prover.secret --prover-assent prover.assent --verifier-assent verifier.assent "
+        "--root authority.pem --worker 'weighbridge site worker ...' --out session "
+        "--part 'weighbridge site worker --order session/part-1.order ...' "
+        "--part 'weighbridge site worker --order session/part-2.order ...'",
     ),
     "site admit": (
         "order.cbor --agreement agreement.cbor --case case.cbor --attestation attestation --root authority.pem "

@@ -27,6 +27,7 @@ from verifier.store.tables import UnitRow
 from weighbridge.attest import sealed_starts
 from weighbridge.attest.beacon import LocalBeacon
 from weighbridge.attest.hidden_fields import HiddenFields
+from weighbridge.attest.identity import CertificateAuthority
 from weighbridge.attest.manifest import load_or_create_key
 from weighbridge.attest.outcome_agreement import Agreement
 from weighbridge.attest.sealed_attestation import Launcher
@@ -38,7 +39,7 @@ from weighbridge.execution.sealed import image as images
 
 JOBS = {"honest": "declared", "hidden": "hidden"}
 WINDOW = 64
-LEAVES = 75
+LEAVES, PARTED = 75, 200
 
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"NOT TESTED: this machine does not permit {LACKING}")
 
@@ -176,6 +177,50 @@ def test_what_a_prover_withholds_is_in_the_record(parties: Parties) -> None:
     assert record["snapshots"] == {"explained": 1, "withheld": 1}
     assert "outcome.withheld" in record["violations"]
     assert record["w"] >= 1
+
+
+@pytest.mark.finding("sealed.nonce")
+def test_a_session_with_parts_finds_what_it_finds_without(parties: Parties, sealed: Start) -> None:
+    """Two other workers make replays and hand them to the session's; the record says the same but for its nonce."""
+    start = parties.start(4, leaves=PARTED, parts=2)
+    session = parties.root / "prover" / f"{start.name}.session"
+    other = parties.root / "site" / "other"
+    Launcher.issue(parties.maker, b"\x02" * 17).save(other)
+    makers = [start.worker(session / f"part-{number}.order", other) for number in (1, 2)]
+    before = len(sealed_starts.read_starts(parties.root / "site" / "starts"))
+    done = start.run(more=[word for each in makers for word in ("--part", each)])
+    assert done.returncode == 0, done.stdout
+    assert "is not made" not in done.stdout
+    said, alone = start.outcome(chips=4), sealed.outcome(chips=4)
+    assert said["verified"]
+    same = ("status", "C", "s", "w", "snapshots", "violations", "warnings")
+    assert {name: said["record"][name] for name in same} == {name: alone["record"][name] for name in same}
+    report = json.loads((session / "report.json").read_text())
+    assert report["parts"]["replays"] > 0
+    assert report["parts"]["refused"] == {}
+    assert len(sealed_starts.read_starts(parties.root / "site" / "starts")) == before + 3
+    again = subprocess.run(makers[0].split(), capture_output=True, text=True)
+    assert again.returncode == 2
+    assert "sealed.nonce" in again.stderr
+
+
+@pytest.mark.finding("usage")
+def test_parties_sign_parts_of_the_authority_that_they_trust(parties: Parties) -> None:
+    start = parties.start(2, leaves=LEAVES, parts=1)
+    n, at = start.name, parties.root
+    (at / "verifier" / "another.pem").write_bytes(CertificateAuthority.create("Another").pem)
+    signing = f"site assent {n}.order --agreement {n}.agreement --case {n}.case --measurement {parties.measurement}"
+    signing += " --key own.key --out never"
+    assert "--root" in parties.run("verifier", signing, code=2)
+    assert "another authority" in parties.run("verifier", signing, "--root", "another.pem", code=2)
+    assert not (at / "verifier" / "never").exists()
+    ordering = f"site order --out never --agreement {n}.agreement --case {n}.case --inputs {n}.inputs --key sealed.key"
+    ordering += f" --report-key report.key --measurement {parties.measurement} --parts 2"
+    assert "--root" in parties.run("prover", ordering, code=2)
+    more = start.run(more=["--part", "false", "--part", "false"])
+    assert more.returncode == 2
+    assert "fewer parts" in more.stdout
+    assert not (at / "prover" / f"{n}.session").exists()
 
 
 def another_secret(start: Start) -> None:

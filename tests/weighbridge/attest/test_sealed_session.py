@@ -15,7 +15,7 @@ from support.sealed_orders import sealed_order
 
 from weighbridge.attest.outcome_terms import OutcomeError
 from weighbridge.attest.sealed_channel import SealedInputError, WorkerKey
-from weighbridge.attest.sealed_order import Order
+from weighbridge.attest.sealed_order import Order, Parts
 from weighbridge.attest.sealed_session import (
     Preface,
     admitted,
@@ -171,3 +171,29 @@ def test_a_key_that_received_a_stream_opens_nothing_more(tmp_path: object) -> No
         s.worker.receive(io.BytesIO(), s.order.terms(s.worker.public), tmp_path / "files", limit=1)  # type: ignore[operator]
     with pytest.raises(UsageError):
         s.worker.open(box)
+
+
+@pytest.mark.finding("sealed.channel")
+def test_no_part_is_made_elsewhere_where_the_terms_draw_the_machine() -> None:
+    """Neither party's command makes or signs such an order, and a worker refuses one that both signed all the same."""
+    parts = Parts(count=2, authority=bytes(32))
+    begun = start(replace(TERMS, machines=bytes(32)))
+    with pytest.raises(UsageError, match="no part"):
+        session_of(begun.agreement, CASE, parts)
+    session = replace(session_of(begun.agreement, CASE), parts=parts)
+    order = sealed_order(
+        steps=None, session=session, verifier_nonce=begun.agreement.verifier_opened.share,
+        prover_nonce=begun.agreement.prover_opened.share,
+    )  # fmt: skip
+    s = Sealed(begun, order, WorkerKey())
+    with pytest.raises(SealedInputError, match="parts"):
+        admitted(s.preface(), s.order, s.worker)
+    whole = Sealed(begun, replace(order, session=replace(session, parts=None)), WorkerKey())
+    admitted(whole.preface(), whole.order, whole.worker)
+
+
+def test_both_parties_are_admitted_to_an_order_with_parts() -> None:
+    s = sealed()
+    divided = session_of(s.start.agreement, CASE, Parts(count=2, authority=bytes(32)))
+    s = Sealed(s.start, replace(s.order, session=divided), s.worker)
+    assert admitted(s.preface(), s.order, s.worker)[0] == s.start.agreement

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import struct
 import subprocess
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ from weighbridge.cli._inputs import (
 )
 from weighbridge.cli.site.images import require_vetted
 from weighbridge.cli.site.machines import require_machine
+from weighbridge.cli.site.parts import Making, divided, frame, require_authority, require_parts
 from weighbridge.core.decisions import decide
 from weighbridge.core.errors import UsageError, WeighbridgeError
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from weighbridge.attest.worker_openings import Box
 
 _POLL_SECONDS = 0.2
-_FRAME_LIMIT = 64 << 20
 _CaseFile = Annotated[Path, typer.Option("--case", help="The Verifier's case (`weighbridge inspect case`).")]
 _AgreementFile = Annotated[Path, typer.Option("--agreement", help="What both parties agreed on about the outcome.")]
 _OrderFile = Annotated[Path, typer.Argument(help="The order of the session.")]
@@ -52,6 +51,9 @@ _ImageProof = Annotated[
 ]
 _Machines = Annotated[
     Path | None, typer.Option("--machines", help="The list of machines that the terms name, if they do.")
+]
+_PartsRoot = Annotated[
+    Path | None, typer.Option("--root", help="PEM file of the authority for launchers, if the order has parts.")
 ]
 _AttestationFile = Annotated[Path, typer.Option("--attestation", help="The worker's attestation.")]
 
@@ -121,6 +123,10 @@ def order(
     measurement: Annotated[str, typer.Option("--measurement", help="Of the image, in hex (`site image` prints it).")],
     image_policy: _ImagePolicy = None,
     image_proof: _ImageProof = None,
+    parts: Annotated[
+        int, typer.Option("--parts", help="Have other workers make replays, in so many parts; needs --root.", min=0)
+    ] = 0,
+    root: _PartsRoot = None,
 ) -> None:
     """As the Prover: commit to your files, and write the order that both parties sign. The list goes beside it."""
     from prover.keeping.sealed_inputs import listed
@@ -141,7 +147,7 @@ def order(
         verifier_nonce=agreed.verifier_opened.share, prover_nonce=agreed.prover_opened.share,
         commitment=commitment(files.to_cbor()), prover=ProverKey.load(prover_key).public,
         aggregator=AggregatorKey.load(report_key).public, measurement=image,
-        session=session_of(agreed, encoded),
+        session=session_of(agreed, encoded, divided(parts, root)),
     )  # fmt: skip
     write_private(list_beside(out), files.to_cbor())
     write_file(out, made.to_cbor())
@@ -157,18 +163,18 @@ def assent(
     out: _Out,
     image_policy: _ImagePolicy = None,
     image_proof: _ImageProof = None,
+    root: _PartsRoot = None,
 ) -> None:
     """As either party: check that an order is of your agreement, case and image, and sign it."""
     from verifier.sealed.case import check_agreed
     from weighbridge.attest.manifest import load_or_create_key
     from weighbridge.attest.sealed_session import assent as signed
-    from weighbridge.attest.sealed_session import session_of
 
     require_different(file, agreement, case_file, signing_key, out)
     agreed, found, encoded = _agreement(agreement), _order(file), _read_case(case_file)
     check_agreed(_case(encoded), agreed)
-    if found.session != session_of(agreed, encoded):
-        raise UsageError("the order is of another agreement or another case; do not sign it")
+    _require_ordered(found, agreed, encoded)
+    require_authority(found, root)
     if found.measurement != in_hex(measurement, "--measurement"):
         raise UsageError("the order names another image; do not sign it")
     require_vetted(image_policy, image_proof, found.measurement, agreed.terms.images)
@@ -201,6 +207,7 @@ def admit(
     require_different(file, agreement, case_file, attestation, root, secret, out)
     found, agreed, encoded = _order(file), _agreement(agreement), _read_case(case_file)
     _require_ordered(found, agreed, encoded)
+    require_authority(found, root)
     attested = _attested(read_file(attestation), found, root)
     require_machine(agreed, _case(encoded).beacon, machines, attested)
     write_file(out, _given(secret, read_private(secret), found, attested))
@@ -245,6 +252,10 @@ def session(
         Path | None, typer.Option("--credentials", help="With --chip: directory of the Prover's certificate.")
     ] = None,
     machines: _Machines = None,
+    parts: Annotated[
+        list[str] | None,
+        typer.Option("--part", help="A site's command that runs a part, of OUT/part-1.order and so on; repeatable."),
+    ] = None,
 ) -> None:
     """As the Prover: have the site run the session, and give its worker your files.
 
@@ -261,6 +272,8 @@ def session(
     agreed, encoded, kept = _agreement(agreement), _read_case(case_file), read_private(secret)
     assents = read_file(prover_assent), read_file(verifier_assent)  # all before the start, which cannot be repeated
     _require_ordered(found, agreed, encoded)
+    require_authority(found, root)
+    require_parts(found, parts or ())
     if chips and credentials is None:
         raise UsageError("a chip is asked with a Prover's certificate; name its directory with --credentials")
     there = dict(map(_named, chips or ()))
@@ -269,13 +282,19 @@ def session(
     except OSError as error:
         raise UsageError(f"cannot make {out} ({error.strerror}); name a new directory") from None
     own, reader = ProverKey.load(prover_key), AggregatorKey.load(report_key)
-    with subprocess.Popen(shlex.split(worker), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+    with (
+        subprocess.Popen(shlex.split(worker), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running,
+        contextlib.ExitStack() as ending,
+    ):
         sink, source = cast("BinaryIO", running.stdin), cast("BinaryIO", running.stdout)
         statement = _kept(out / "attestation", source)
         attested = _attested(statement, found, root)
         require_machine(agreed, _case(encoded).beacon, machines, attested)
         boxes = _boxes(_case(encoded), there, credentials, (found.to_cbor(), statement))
         _print_lacking(attested)
+        making = Making(parts or (), (found, attested.worker), encoded, root, out)
+        ending.callback(making.stop)
+        making.start(own, files, inputs)
         print(f"the worker is attested; waiting for {out / 'verifier.box'}", flush=True)
         verifier_box = _awaited(out / "verifier.box", running)
         preface = Preface(
@@ -286,10 +305,11 @@ def session(
             preface.send(sink)
             stated_key(_kept(out / "statement", source), found, attested.signer)
             worker_openings.send(sink, boxes)
+            making.send(sink)
             own.send(sink, found.terms(attested.worker), files, inputs)
             sink.close()
         _kept(out / "outcome.bin", source)
-        sealed = _frame(source)
+        sealed = frame(source)
     write_private(out / "report.json", reader.open(sealed, found, attested.signer))
     print(f"look at {out / 'outcome.bin'}, which is all that leaves; {out / 'report.json'} is yours")
 
@@ -302,8 +322,9 @@ def _require_ordered(found: Order, agreed: Agreement, case: bytes) -> None:
     """
     from weighbridge.attest.sealed_session import session_of
 
-    if found.session != session_of(agreed, case):
-        raise UsageError("the order is of another agreement or another case; name those that it was made of")
+    parts = None if found.session is None else found.session.parts
+    if found.session != session_of(agreed, case, parts):
+        raise UsageError("the order is of another agreement or another case; do not sign it, nor run it")
 
 
 def _given(secret: Path, content: bytes, found: Order, attested: Attested) -> bytes:
@@ -359,17 +380,8 @@ def _named(text: str) -> tuple[bytes, str]:
 
 
 def _kept(path: Path, source: BinaryIO) -> bytes:
-    data = _frame(source)
+    data = frame(source)
     path.write_bytes(data)
-    return data
-
-
-def _frame(source: BinaryIO) -> bytes:
-    header = source.read(4)
-    length = struct.unpack(">I", header)[0] if len(header) == 4 else 0
-    data = source.read(length) if 0 < length <= _FRAME_LIMIT else b""
-    if not data or len(data) != length:
-        raise UsageError("the site ended the session; what it said stands above")
     return data
 
 

@@ -55,6 +55,7 @@ import weighbridge.execution.workers.sealed_worker
 import weighbridge.execution.workers.sealed_referee
 import weighbridge.execution.workers.fork_server_process
 import verifier.sealed.session_worker
+import verifier.sealed.part_worker
 from verifier.registry import Registry
 from weighbridge.core import jit
 from weighbridge.execution.workers.serving import prepare

@@ -34,9 +34,9 @@ from weighbridge.execution.workers import isolation
 _BEFORE_WORKER = tuple(name for name in isolation.EVERYTHING if name != "not-dumpable")
 _BOOT = "import sys; sys.path[:0] = ['/code', '/site']; from {} import main; main(sys.argv[1])"
 _REPLAY, _SESSION = "weighbridge.execution.workers.sealed_worker", "verifier.sealed.session_worker"
-_REFEREE = "weighbridge.execution.workers.sealed_referee"
-"""What an image starts with: for a replay, for a whole inspection, which only the Verifier's package can do, and for
-the judgement of a dispute."""
+_PART, _REFEREE = "verifier.sealed.part_worker", "weighbridge.execution.workers.sealed_referee"
+"""What an image starts with: for a replay, for a whole inspection or a part of it, which only the Verifier's package
+can do, and for the judgement of a dispute."""
 _LENGTH = struct.Struct(">I")
 _SLACK = 1 << 27
 """Bytes of a root beyond the files of its image: blocks are rounded up, and loops that have to be compiled are kept."""
@@ -196,10 +196,17 @@ def _execute(site: Site, order: Order, applied: list[str], deadline: float) -> N
     # Without capabilities, and none to be gained: otherwise it could read its own interpreter, and be attached to.
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.capset(ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITIES, 0)), ctypes.create_string_buffer(24))
-    main = _SESSION if order.session is not None else _REPLAY if order.referee is None else _REFEREE
-    boot = _BOOT.format(main)
+    boot = _BOOT.format(_main_of(order))
     arguments = ["python", "-I", "-S", "-B", "-X", "utf8", "-c", boot, json.dumps(told)]
     os.execve(f"/{images.INTERPRETER}", arguments, environment)
+
+
+def _main_of(order: Order) -> str:
+    if order.session is not None:
+        return _SESSION
+    if order.part is not None:
+        return _PART
+    return _REPLAY if order.referee is None else _REFEREE
 
 
 def _said(worker: BinaryIO, kind: bytes, deadline: float) -> bytes:
