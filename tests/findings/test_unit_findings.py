@@ -69,12 +69,14 @@ class Nearest:
 
 
 @pytest.mark.finding("replay.unit.flips")
-def test_flips_that_a_log_lacks_where_none_is_judged(tmp_path: Path) -> None:
+def test_flips_that_a_log_lacks_where_few_are_judged(tmp_path: Path) -> None:
+    """Some of every product are judged, whatever room there is, and drawn at random: they may see one or not."""
+
     def about(path: Path) -> set[str]:
         result = replay_here(path, tapes={"unit_terms": 0})
         return {each["id"] for each in result["findings"]} - {"data.not_precommitted"}
 
     assert about(recorded(tmp_path / "honest", "h100", times=12)) == set()
     run = recorded(tmp_path / "run", "h100", times=12, current=Nearest)
-    assert about(run) == {"replay.unit.flips"}
+    assert {"replay.unit.flips"} <= about(run) <= {"replay.unit.flips", "replay.unit.false"}
     assert {each["id"] for each in replay_here(run)["findings"]} >= {"replay.unit.false"}
