@@ -90,12 +90,14 @@ class ProductElements:
         """See `Judge`."""
         places = [*coordinates, torch.zeros_like(coordinates[0])] if self.vector else [*coordinates]
         *outer, i, j = places
-        if len(i) * _FEW > self.a.shape[:-1].numel() * self.b.shape[-1]:
+        if self.alpha == 0:  # the product is not looked at, even where it is infinite or NaN
+            found = torch.zeros(len(i), device=self.a.device)
+        elif len(i) * _FEW > self.a.shape[:-1].numel() * self.b.shape[-1]:
             found = self.unit.modelled(self.a, self.b, unit, chain)[(*outer, i, j)]
         else:
             rows, columns = self.a[(*outer, i)], self.b.mT[(*outer, j)]
-            found = self.unit.elements(rows, columns, self.a, self.b, unit, chain)
-        if self.alpha != 1:
+            found = self.unit.elements(rows, columns, self.a, self.b, unit, chain).to(self.a.device)
+        if self.alpha not in (0, 1):
             found *= self.alpha
         if self.added is not None:
             shape = *self.a.shape[:-1], *(() if self.vector else (self.b.shape[-1],))

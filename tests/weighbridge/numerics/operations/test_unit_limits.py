@@ -12,8 +12,10 @@ import torch
 from support.special_values import Alone
 
 from weighbridge.core.errors import RefusedOperationError
+from weighbridge.execution.unit_adjudication import Adjudication
 from weighbridge.numerics.conformance import bound_policy
 from weighbridge.numerics.evaluate import evaluate
+from weighbridge.numerics.rounding import narrow
 from weighbridge.numerics.rounding.bound import Bound
 from weighbridge.numerics.units import declared_products, injection
 from weighbridge.numerics.units.orders import signature
@@ -150,3 +152,21 @@ def test_float32_has_the_bounds_of_mixed() -> None:
     ((other, mixed),) = noted(bound_policy.named("mixed"), aten.mm.default, x, w)
     assert torch.equal(wide, other)
     assert (bound.rel, bound.judge) == (mixed.rel, None)
+
+
+@pytest.mark.parametrize("lies", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.half])
+def test_a_product_that_is_not_looked_at_accuses_no_party(dtype: torch.dtype, lies: bool) -> None:
+    """An infinite product times 0 has no finite bound, so the log may name neighbours of what is added; none is it."""
+    a = some(20, 64, dtype=dtype)
+    a[:, 3] = float("inf")
+    call = aten.addmm.default, some(20, 9, dtype=dtype), a, some(64, 9, dtype=dtype)
+    device, replayer = (noted(policy_of("h100"), *call, device=where, alpha=0) for where in ("h100", ""))
+    (x, bound), (y, again) = device[0], replayer[0]
+    assert torch.equal(x, y)
+    if lies:
+        x[4, 5] *= 1 + 0.7 * torch.finfo(dtype).eps  # the next value
+    logged = narrow.record(x, bound, dtype, 0, 0).entries
+    followed, made = narrow.follow(y, again, dtype, logged), Adjudication()
+    made.judge((1, "addmm", 0), y, again, followed, logged)
+    assert (followed.followed, followed.inadmissible, made.wrong) == (int(lies), 0, int(lies))
