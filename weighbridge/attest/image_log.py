@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,8 +103,7 @@ def append(directory: Path, signer: tlog.NoteSigner, entry: Endorsed) -> ImageLo
     entry.signers()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with (directory / _LOCK).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _locked(directory / _LOCK):
             entries = list(read(directory, signer.key).entries) if (directory / CHECKPOINT).exists() else []
             if entry.to_cbor() in entries:
                 raise UsageError("the log has this entry already; give endorsements that it has not")
@@ -128,8 +128,7 @@ def cosign(directory: Path, log: ImageLog, witness: tlog.NoteSigner, time_s: int
         FormatError, TranscriptError: It has none any more.
     """
     try:
-        with (directory / _LOCK).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _locked(directory / _LOCK):
             there = tlog.parse_note(_note(directory / CHECKPOINT))
             if there.text != log.note.text:
                 raise UsageError("the log has grown meanwhile; look at it again before you cosign it")
@@ -194,8 +193,7 @@ def watch(
         UsageError: As `cosign`, or what was seen cannot be kept.
     """
     try:
-        with seen.with_name(f".{seen.name}{_LOCK}").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _locked(seen.with_name(f".{seen.name}{_LOCK}")):
             found = read(directory, key)
             before = require_grown(found, seen.read_bytes(), key).size if seen.exists() else 0
             for each in others:
@@ -213,8 +211,20 @@ def _note(path: Path) -> bytes:
         return file.read(tlog.MAX_NOTE_BYTES + 1)
 
 
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a lock; a link or a pipe that a log's keeper put in its place is not followed, nor waited for."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _put(path: Path, content: bytes) -> None:
-    """Writes a file whole and durably, unless it is there: tiles that were written never change."""
+    """Writes a file whole and durably, unless it is there: tiles that were written never change.
+
+    What lies in the place of the partial file is removed, and no link there is followed.
+    """
     try:
         if path.read_bytes() == content:
             return
@@ -222,7 +232,8 @@ def _put(path: Path, content: bytes) -> None:
         pass
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("wb") as file:
+    partial.unlink(missing_ok=True)
+    with partial.open("xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -194,3 +194,44 @@ def test_a_log_that_spans_tiles_is_proven(tmp_path: Path) -> None:
     for number in (0, 255, 256, 299, 1000):
         made = found.proof(release(number).measurement)
         tlog.verify_proof(made, made.extra or b"", LOG.key)
+
+
+def test_a_witness_writes_through_no_link_and_waits_for_no_pipe_of_the_logs_keeper(tmp_path: Path) -> None:
+    """The keeper links the names that a witness writes to what the witness has, or has it wait and hold its lock."""
+    own, links, pipe, at = tmp_path / "own", tmp_path / "links", tmp_path / "pipe", tmp_path / "log"
+    own.write_bytes(b"a key")
+    for each in (links, pipe, at):
+        image_log.append(each, LOG, entry(0))
+    (links / f".checkpoint.{os.getpid()}").symlink_to(own)
+    image_log.watch(links, LOG.key, tmp_path / "seen", witness=WITNESS, time_s=5)
+    assert (bears_the_witness(links), own.read_bytes()) == (True, b"a key")
+    for name, make in (("links", lambda path: path.symlink_to(tmp_path / "new")), ("pipe", os.mkfifo)):
+        (tmp_path / name / ".lock").unlink()
+        make(tmp_path / name / ".lock")
+        with pytest.raises(UsageError, match="cannot write the log"):
+            image_log.watch(tmp_path / name, LOG.key, tmp_path / "seen", witness=WITNESS, time_s=6)
+    assert not (tmp_path / "new").exists()
+    image_log.watch(at, LOG.key, tmp_path / "seen", witness=WITNESS, time_s=7)
+    assert bears_the_witness(at)
+
+
+def test_a_witness_keeps_to_its_first_sight_of_an_empty_log_and_sets_its_name_right(tmp_path: Path) -> None:
+    """The keeper shows no entry, then others; and puts a false cosignature of the witness there before it looks."""
+    at, seen, false = tmp_path / "log", tmp_path / "seen", tlog.Signature(WITNESS.key.name, WITNESS.key.id, bytes(72))
+
+    def shows(*numbers: int) -> None:
+        shutil.rmtree(at, ignore_errors=True)
+        entries = [entry(number).to_cbor() for number in numbers]
+        root = merkle.root([merkle.leaf_hash(each) for each in entries])
+        text = tlog.Checkpoint(LOG.key.name, len(entries), root).text
+        tiles.write(at, entries, tlog.Note(text, (false, LOG.sign(text), false)).encode(), b"")
+
+    for numbers in ((), (0, 1)):
+        shows(*numbers)
+        image_log.watch(at, LOG.key, seen, witness=WITNESS, time_s=5)
+        assert image_log.read(at, LOG.key).note.verify(WITNESS.key) == [5]
+    for numbers in ((0,), (0, 2), (), (1, 0, 2)):
+        shows(*numbers)
+        with pytest.raises(SealedWorkerError) as caught:
+            image_log.watch(at, LOG.key, seen, witness=WITNESS, time_s=6)
+        assert caught.value.reason == "sealed.image.fork"
