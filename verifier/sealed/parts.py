@@ -6,6 +6,11 @@ which is the same in each worker, since each has the same case and files.
 
 Only what matches is taken. Whatever else a replay found, or failed by, the session's worker finds out for itself: so a
 part spares it work, and neither accuses a Prover nor excuses one.
+
+A part can be started a second time on another machine, where its time and the length of its results are seen. A Prover
+with several machines could so have a part repeated until a draw spares a false run. So nothing is taken of replays that
+draw what they look at: sketches that are compared, results of a declared unit that are judged. The session's worker,
+which starts once, makes these.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import cbor
 from weighbridge.core.errors import ReplayWorkerError, WeighbridgeError
 from weighbridge.execution.replay_answer import ReplayResult
+from weighbridge.execution.transcript_facts import OpenedTranscript
 from weighbridge.execution.worker_process import Limits
 
 _STAGES = (
@@ -46,11 +52,11 @@ _ITEMS = 1 << 22
 
 
 class PartFarm:
-    """Makes its share of the replays, and of the others none."""
+    """Makes its share of the replays, and of the others none; nor any that draws which sketches it looks at."""
 
-    def __init__(self, number: int, count: int) -> None:
-        """Takes which part it is, from 1, and of how many."""
-        self._number, self._count = number, count
+    def __init__(self, number: int, count: int, collected: Collected) -> None:
+        """Takes which part it is, from 1, of how many, and what says which transcripts have sketches."""
+        self._number, self._count, self._collected = number, count, collected
         self._farm = LocalFarm()
         self._shares: dict[object, int] = {}
         self.made: dict[str, Outcome] = {}
@@ -68,12 +74,12 @@ class PartFarm:
         self, tasks: Sequence[Task], progress: Progress, cancelled: Cancelled | None = None
     ) -> Iterator[tuple[Task, Outcome]]:
         """See `verifier.farm.local_farm.Farm`; a replay of another share has no result."""
-        own = []
+        own, sketched = [], _sketched(self._collected)
         for task in tasks:
-            if self._share(task) == self._number:
+            if task.path not in sketched and self._share(task) == self._number:
                 own.append(task)
             else:
-                yield task, Outcome(ReplayWorkerError("another part makes this replay"), 0.0)
+                yield task, Outcome(ReplayWorkerError("another worker makes this replay"), 0.0)
         for task, outcome in self._farm.run(own, progress, cancelled):
             self.made[task.key] = outcome
             yield task, outcome
@@ -113,7 +119,8 @@ def make(
     Raises:
         WeighbridgeError: The rules or the policy of the case are none.
     """
-    begun, farm = begin(case, files, registry, cache, cancelled=cancelled), PartFarm(number, count)
+    collected = Collected()
+    begun, farm = begin(case, files, registry, cache, cancelled=cancelled), PartFarm(number, count, collected)
     given = Given(plan=case.plan, firmware=case.firmware, witness=case.witness, least=begun.regime.least)
     setting = Setting(
         id=case.inspection, given=given, registry=registry, cache=cache, credentials=credentials,
@@ -121,7 +128,6 @@ def make(
         progress=begun.progress, transient=lambda *_: None, cancelled=cancelled, regime=begun.regime,
         uploaded=begun.uploaded,
     )  # fmt: skip
-    collected = Collected()
     with contextlib.suppress(InspectionStoppedError):
         for stage in _STAGES:
             stage(setting, collected)
@@ -130,9 +136,11 @@ def make(
 
 
 def matches(outcome: Outcome) -> bool:
-    """Whether a replay found that all is as its transcript says, and did all that it was asked for."""
+    """Whether a replay found that all is as its transcript says, did all that it was asked for, and drew nothing."""
     result = outcome.result
-    return isinstance(result, ReplayResult) and result.verdict in MATCHES and not result.recognition_failed
+    if not isinstance(result, ReplayResult) or result.verdict not in MATCHES or result.recognition_failed:
+        return False
+    return result.unit.get("judged") == result.unit.get("could")  # all that a unit's model could be asked about
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +183,18 @@ def taken(results: Mapping[int, PartResults | WeighbridgeError], limits: Limits)
 def until(deadline: float) -> Callable[[], bool]:
     """Returns what says that it is time to end, by `time.monotonic`."""
     return lambda: time.monotonic() >= deadline
+
+
+def _sketched(collected: Collected) -> set[Path]:
+    """Returns the directories of transcripts with sketches, and of their jobs."""
+    found = set[Path]()
+    for snapshot in collected.snapshots:
+        opened = None if snapshot.transcript is None else snapshot.transcript.opened
+        if isinstance(opened, OpenedTranscript) and opened.logs == "sketch":
+            found.add(opened.path)
+            if snapshot.shard is not None and isinstance(snapshot.shard.job, Path):
+                found.add(snapshot.shard.job)
+    return found
 
 
 def _encoded(outcome: Outcome) -> bytes:

@@ -500,10 +500,12 @@ def test_a_part_neither_accuses_nor_excuses() -> None:
     match = ReplayResult("match", (0, 3), "ab" * 32)
     enough = Limits(memory=9, seconds=9)
     assert parts.taken({1: found_with(match)}, enough).replays == {"00" * 32: Outcome(match, 1.0)}
+    judged = replace(match, unit={"could": 90, "judged": 90, "unjudged_bits": 0.0})
+    assert parts.taken({1: found_with(judged)}, enough).replays == {"00" * 32: Outcome(judged, 1.0)}
     failed = replace(match, recognition_failed="out of memory")
     others: list[ReplayResult | WeighbridgeError] = [
         replace(match, verdict="mismatch"), replace(match, verdict="inconclusive"), failed,
-        ReplayWorkerError("out of memory"),
+        ReplayWorkerError("out of memory"), replace(match, unit={"could": 90, "judged": 89, "unjudged_bits": 0.1}),
     ]  # fmt: skip
     for each in others:
         assert parts.taken({1: found_with(each)}, enough) == parts.Taken()
