@@ -31,8 +31,9 @@ SMALLEST = 1 << 16
 """So many bytes results have at least, filled up."""
 ROOT_LIMIT = 16 << 10
 _ORDER_LIMIT = 4096
-_BOX_LIMIT = OUTCOME_LIMIT + 4096
-_FRAMES_LIMIT = MOST_PARTS * (_BOX_LIMIT + ATTESTATION_LIMIT) + ROOT_LIMIT + 4096
+BOX_LIMIT = OUTCOME_LIMIT + 4096
+"""So many bytes the results of a part have at most, encrypted."""
+_FRAMES_LIMIT = MOST_PARTS * (BOX_LIMIT + ATTESTATION_LIMIT) + ROOT_LIMIT + 4096
 _ITEMS = 1 << 20
 _LENGTH = struct.Struct(">Q")
 _FRAME = struct.Struct(">I")
@@ -292,7 +293,7 @@ def _results(box: PartBox, order: Order, key: WorkerKey, workers: QuoteVerifier)
     try:
         ordered = part_order(order, key.public, box.number)
         attested = workers.verify(box.attestation, ordered)
-        if len(box.box) > _BOX_LIMIT:
+        if len(box.box) > BOX_LIMIT:
             raise FormatError("the results of a part are too large")
         return PartResults.from_bytes(signed_body(key.open(box.box), ordered, attested.signer))
     except WeighbridgeError as error:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from weighbridge.attest.sealed_part import PartBox
 
 _FRAME_LIMIT = 64 << 20
+_ENDING_SECONDS = 5.0
+"""So long a part is waited for whose command was ended."""
 _SHARE = 0.5
 """Of the time until the outcome leaves, so much parts may take; what is not there by then the session makes itself."""
 
@@ -113,10 +115,10 @@ class Making:
         """Waits for all and sends them to the session's worker, which waits for them if its order has parts."""
         from weighbridge.attest.sealed_part import SealedParts
 
-        for thread in self._threads:
-            thread.join()
+        for thread in self._threads:  # what a command left running may hold its pipes after the command was ended
+            thread.join(max(0.0, self._deadline + _ENDING_SECONDS - time.monotonic()))
         if self._session.session is not None and self._session.session.parts is not None:
-            SealedParts.of(_der(self._root), self._boxes).send(sink)
+            SealedParts.of(_der(self._root), list(self._boxes)).send(sink)
 
     def stop(self) -> None:
         """Ends what still runs: nothing more is wanted of it."""
@@ -126,7 +128,7 @@ class Making:
     def _made(self, order: Order, command: str, own: ProverKey, files: SealedList, inputs: Path) -> PartBox:
         from weighbridge.attest.certificates import load_certificate
         from weighbridge.attest.sealed_attestation import LauncherVerifier
-        from weighbridge.attest.sealed_part import PartBox, PartPreface
+        from weighbridge.attest.sealed_part import BOX_LIMIT, PartBox, PartPreface
 
         with subprocess.Popen(shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
             self._running.append(running)
@@ -139,21 +141,25 @@ class Making:
                 PartPreface(order=self._session.to_cbor(), case=self._case).send(sink)
                 own.send(sink, order.terms(attested.worker), files, inputs)
                 sink.close()
-                return PartBox(_number(order), attestation, frame(source))
+                return PartBox(_number(order), attestation, frame(source, BOX_LIMIT))
             finally:
                 timer.cancel()
                 running.kill()  # it has ended, or nothing more is wanted of it
 
 
-def frame(source: BinaryIO) -> bytes:
+def frame(source: BinaryIO, most: int = _FRAME_LIMIT) -> bytes:
     """Reads what a site says next.
 
+    Args:
+        source: Where it speaks.
+        most: So many bytes that may have.
+
     Raises:
-        UsageError: It ended.
+        UsageError: It ended, or says more.
     """
     header = source.read(4)
     length = struct.unpack(">I", header)[0] if len(header) == 4 else 0
-    data = source.read(length) if 0 < length <= _FRAME_LIMIT else b""
+    data = source.read(length) if 0 < length <= most else b""
     if not data or len(data) != length:
         raise UsageError("the site ended the session; what it said stands above")
     return data
