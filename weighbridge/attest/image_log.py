@@ -125,7 +125,7 @@ def cosign(directory: Path, log: ImageLog, witness: tlog.NoteSigner, time_s: int
 
     Raises:
         UsageError: The log has another checkpoint by now, or cannot be written.
-        FormatError, TranscriptError: It has none any more.
+        FormatError, TranscriptError: It has none any more, or one with as many signatures as a reader takes.
     """
     try:
         with _locked(directory / _LOCK):
@@ -133,6 +133,7 @@ def cosign(directory: Path, log: ImageLog, witness: tlog.NoteSigner, time_s: int
             if there.text != log.note.text:
                 raise UsageError("the log has grown meanwhile; look at it again before you cosign it")
             note = there.with_signature(witness.sign(there.text, time_s))
+            tlog.parse_note(note.encode())  # with one signature too many, no reader would take the log any more
             _put(directory / CHECKPOINT, note.encode())
     except OSError as error:
         raise UsageError(f"cannot write the log {directory} ({error.strerror}); choose another place") from None

@@ -235,3 +235,15 @@ def test_a_witness_keeps_to_its_first_sight_of_an_empty_log_and_sets_its_name_ri
         with pytest.raises(SealedWorkerError) as caught:
             image_log.watch(at, LOG.key, seen, witness=WITNESS, time_s=6)
         assert caught.value.reason == "sealed.image.fork"
+
+
+@pytest.mark.parametrize("others", [62, 63])
+def test_a_witness_makes_no_log_unreadable(tmp_path: Path, others: int) -> None:
+    """The keeper fills a checkpoint with signatures, and has the witness add the one that no reader takes."""
+    note = image_log.append(tmp_path / "log", LOG, entry(0)).note
+    for number in range(others):
+        note = note.with_signature(tlog.NoteSigner(f"w{number}", tlog.WITNESS, os.urandom(32)).sign(note.text, 1))
+    (tmp_path / "log" / "checkpoint").write_bytes(note.encode())
+    with suppress(tlog.NoteError):
+        image_log.watch(tmp_path / "log", LOG.key, tmp_path / "seen", witness=WITNESS, time_s=5)
+    assert bears_the_witness(tmp_path / "log") == (others == 62)
