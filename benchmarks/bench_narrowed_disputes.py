@@ -1,7 +1,7 @@
 """What a dispute about one operation takes when it is judged by a chunk of the result, and when it is judged whole.
 
-`python -m benchmarks.bench_narrowed_disputes [--models gpt2-11m] [--rounds 3]`. One step of each model is recorded. Of
-that step four operations are disputed: the product with the most FLOPs, the elementwise operation with the largest
+`python -m benchmarks.bench_narrowed_disputes [--models gpt2-11m gpt2-124m] [--rounds 3]`. One step of each model is
+recorded. Of that step four operations are disputed: the product with the most FLOPs, the elementwise operation with the largest
 result, a softmax, and a layer norm. The challenger is honest. The defender lies about one chunk in the middle of the
 result: its leaf and the memory in it fit the false result, so that only executing the operation shows the lie.
 
@@ -11,8 +11,11 @@ result: its leaf and the memory in it fit the false result, so that only executi
   that held before. Each way is measured in turn in each round; times are minima over rounds, memory the largest.
 - *Judged* is both claims on the wall, by confined workers, with their start.
 
+Beside each other are timed a party's *tree* of the step, all its leaves hashed, and the step's *replay*, each with the
+start of its worker.
+
 Every ruling is checked: the challenger's claim `admissible`, the defender's `false`. Results go to
-benchmarks/results/narrowed_disputes.json.
+benchmarks/results/narrowed_disputes.json, and keep models that were not run.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from typing import Any
 import torch
 
 from benchmarks import machine, models
-from benchmarks.bench_disputes import LIMITS, play, ruling
+from benchmarks.bench_disputes import play, ruling
+from benchmarks.soak import gpt2_124m
 from prover import Recorder
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import cbor
@@ -46,6 +50,8 @@ from weighbridge.execution.dispute.leaves import Leaf
 from weighbridge.execution.dispute.messages import Content, Parts, Shown
 from weighbridge.execution.dispute.openings import Opening
 from weighbridge.execution.memory_roots import slots_of
+from weighbridge.execution.replay import replay
+from weighbridge.execution.worker_process import Limits
 from weighbridge.execution.workers import dispute_worker
 from weighbridge.program.flops import flops
 from weighbridge.transcript.reader import Transcript
@@ -53,6 +59,9 @@ from weighbridge.transcript.tape import Tape
 
 SEED = 11
 DIGEST = 32
+NAMES = ("gpt2-11m", "gpt2-124m")
+LIMITS = Limits(14 << 30, 1800)
+"""Of a party's tree and of a replay; what a referee needs is measured."""
 PRODUCTS = ("mm.default", "addmm.default", "bmm.default")
 ELEMENTS = ("add.Tensor", "mul.Tensor", "div.Tensor", "tanh.default", "gelu.default")
 NORMS = ("native_layer_norm.default",)
@@ -63,7 +72,7 @@ def record(path: Path, name: str) -> None:
     """Records one step of a model."""
     with Recorder(path, seed=SEED, checkpoint_every=1, device="cpu") as recorder:
         with recorder.initialisation():
-            made = models.named(name)()
+            made = gpt2_124m() if name == "gpt2-124m" else models.named(name)()
         recorder.attach(*made.attached)
         batch = made.batch(0)
         with recorder.step(batch):
@@ -188,10 +197,28 @@ def _memory(name: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
+def steps_beside(run: Path, rounds: int) -> dict[str, Any]:
+    """Measures a party's tree of the step and the step's replay, in turn."""
+    transcript, seconds = Transcript.open(run), {"tree": list[float](), "replay": list[float]()}
+    step = transcript.steps - 1
+    for _ in range(rounds):
+        for name, work in (
+            ("tree", lambda: asking.trace(run, step, limits=LIMITS)),
+            ("replay", lambda: replay(run, steps=(step, step + 1), limits=LIMITS)),
+        ):
+            begin = time.perf_counter()
+            work()
+            seconds[name].append(round(time.perf_counter() - begin, 3))
+    return {
+        "operations": len(Tape.decode(transcript.tape(transcript.step(step).tape)).nodes), "seconds": seconds,
+        "transcript": sum(file.stat().st_size for file in run.rglob("*") if file.is_file()),
+    }  # fmt: skip
+
+
 def main() -> None:
     """Measures the disputes about each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["gpt2-11m"])
+    parser.add_argument("--models", nargs="+", default=NAMES)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--judge", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -199,18 +226,23 @@ def main() -> None:
         judge_alone(options.judge)
         return
     torch.set_num_threads(1)
-    load, found = round(os.getloadavg()[0], 1), list[dict[str, Any]]()
+    load = round(os.getloadavg()[0], 1)
     about = {**machine.about(), "load_before": load, "rounds": options.rounds, "seed": SEED}
+    last = machine.load("narrowed_disputes") or {}
+    found = [each for each in last.get("disputes", []) if each["model"] not in options.models]
+    steps = {name: each for name, each in last.get("steps", {}).items() if name not in options.models}
     for name in options.models:
         with tempfile.TemporaryDirectory(prefix="weighbridge-bench-") as directory:
             run = Path(directory) / "run"
             record(run, name)
+            steps[name] = steps_beside(run, options.rounds)
+            print(name, steps[name], flush=True)
             transcript = Transcript.open(run)
             places = disputed(Tape.decode(transcript.tape(transcript.step(transcript.steps - 1).tape)))
             for what, place in places.items():
                 found.append({"model": name, **measure(run, what, place, options.rounds)})
                 print(found[-1], flush=True)
-                machine.save("narrowed_disputes", about | {"disputes": found})
+                machine.save("narrowed_disputes", about | {"disputes": found, "steps": steps})
 
 
 if __name__ == "__main__":

@@ -51,7 +51,21 @@ def narrowed(result: Result) -> str:
     )  # fmt: skip
     busy = f"Before, {result['load_before']:.1f} other processes ran on {result['cores']} cores on average."
     times = f"Times are minima of {result['rounds']} rounds, memory the largest."
-    return f"{measured_on(result)} {busy} {times}\n\n{table(head, rows)}"
+    return (
+        f"{measured_on(result)} {busy} {times}\n\n{table(head, rows)}\n\n"
+        f"The step, with the start of each worker:\n\n{_trees(result['steps'])}"
+    )
+
+
+def _trees(steps: dict[str, Result]) -> str:
+    rows = []
+    for name, each in steps.items():
+        tree, replay = (min(each["seconds"][way]) for way in ("tree", "replay"))
+        rows.append((
+            name, f"{each['operations']:,}", f"{each['transcript'] / 1e6:,.0f}", f"{tree:.1f}", f"{replay:.1f}",
+            f"{tree / replay:.2f}",
+        ))  # fmt: skip
+    return table(("model", "operations", "transcript MB", "tree s", "replay s", "tree / replay"), rows)
 
 
 def memory(result: Result) -> str:
