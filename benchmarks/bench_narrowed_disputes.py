@@ -1,9 +1,10 @@
 """What a dispute about one operation takes when it is judged by a chunk of the result, and when it is judged whole.
 
 `python -m benchmarks.bench_narrowed_disputes [--models gpt2-11m gpt2-124m] [--rounds 3]`. One step of each model is
-recorded. Of that step four operations are disputed: the product with the most FLOPs, the elementwise operation with the largest
-result, a softmax, and a layer norm. The challenger is honest. The defender lies about one chunk in the middle of the
-result: its leaf and the memory in it fit the false result, so that only executing the operation shows the lie.
+recorded. Of that step four operations are disputed: the product with the most FLOPs, the elementwise operation with the
+largest result, a softmax, and a layer norm. The challenger is honest. The defender lies about one chunk in the middle
+of the result: its leaf and the memory in it fit the false result, so that only executing the operation shows the lie.
+What is too large to open is judged by a chunk alone.
 
 - *Opening* and *parts* are bytes of a party's messages.
 - *Executed* is the referee's judgement of the honest claim: reading the opening, checking proofs, executing and
@@ -21,6 +22,7 @@ benchmarks/results/narrowed_disputes.json, and keep models that were not run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -40,6 +42,7 @@ from benchmarks.soak import gpt2_124m
 from prover import Recorder
 from weighbridge.core.bounded import decode_cbor
 from weighbridge.core.digests import cbor
+from weighbridge.core.errors import TranscriptError
 from weighbridge.core.memory_map import Held, changed_root
 from weighbridge.core.treehash.parts import chunks_of, digest_of
 from weighbridge.execution.dispute import asking, moves
@@ -123,24 +126,27 @@ def lie(told: Traced, op: int, chunk: int) -> tuple[bytes, bytes]:
 def measure(run: Path, what: str, place: int, rounds: int) -> dict[str, Any]:
     """Measures a dispute about one operation, both ways."""
     step = Transcript.open(run).steps - 1
-    whole = asking.trace(run, step, place=place, limits=LIMITS)
-    tape = Tape.decode(whole.tape)
-    chunk = len(whole.parts) // DIGEST // 2
+    first = asking.trace(run, step, place=place, part=0, limits=LIMITS)
+    tape = Tape.decode(first.tape)
+    chunk = len(first.parts) // DIGEST // 2
     part = asking.trace(run, step, place=place, part=chunk, limits=LIMITS)
-    leaf, parts = lie(whole, place - 1, chunk)
-    behind = [os.urandom(DIGEST) for _ in whole.leaves[place + 1 :]]
-    theirs = replace(whole, leaves=(*whole.leaves[:place], Leaf.from_cbor(leaf).digest(), *behind))
-    asked = moves.challenge(whole, step, own=True)
+    tolds = {"part": part}
+    with contextlib.suppress(TranscriptError):  # an opening that is larger than a party can give
+        tolds = {"whole": asking.trace(run, step, place=place, limits=LIMITS), **tolds}
+    leaf, parts = lie(part, place - 1, chunk)
+    behind = [os.urandom(DIGEST) for _ in part.leaves[place + 1 :]]
+    theirs = replace(part, leaves=(*part.leaves[:place], Leaf.from_cbor(leaf).digest(), *behind))
+    asked = moves.challenge(part, step, own=True)
     answer = moves.answer(theirs, asked)
     begun: list[tuple[int, Content]] = [(CHALLENGER, asked), (DEFENDER, answer)]
     named: list[tuple[int, Content]] = [
-        (CHALLENGER, Parts(leaf=whole.leaf, parts=whole.parts)), (DEFENDER, Parts(leaf=leaf, parts=parts)),
+        (CHALLENGER, Parts(leaf=part.leaf, parts=part.parts)), (DEFENDER, Parts(leaf=leaf, parts=parts)),
     ]  # fmt: skip
-    ways: dict[str, list[tuple[int, Content]]] = {"whole": begun, "part": begun + named}
+    ways: dict[str, list[tuple[int, Content]]] = {}
     found: dict[str, Any] = {}
-    for way, told in (("whole", whole), ("part", part)):
+    for way, told in tolds.items():
         shown = Shown(opening=told.opening or b"")
-        ways[way] = [*ways[way], (CHALLENGER, shown), (DEFENDER, shown)]
+        ways[way] = [*begun, *(named if way == "part" else ()), (CHALLENGER, shown), (DEFENDER, shown)]
         found[way] = {"opening": len(shown.opening), "executed": [], "peak": [], "judged": []}
     for _ in range(rounds):
         for way, said in ways.items():
@@ -157,8 +163,8 @@ def measure(run: Path, what: str, place: int, rounds: int) -> dict[str, Any]:
     output = node.outputs[0]
     assert output is not None
     return {
-        "what": what, "operation": node.op, "shape": list(tape.refs[output][2]), "chunks": len(whole.parts) // DIGEST,
-        "chunk": chunk, "parts": len(whole.parts), **found,
+        "what": what, "operation": node.op, "shape": list(tape.refs[output][2]), "chunks": len(part.parts) // DIGEST,
+        "chunk": chunk, "parts": len(part.parts), **found,
     }  # fmt: skip
 
 

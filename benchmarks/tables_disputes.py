@@ -38,7 +38,8 @@ def narrowed(result: Result) -> str:
     rows = []
     for each in result["disputes"]:
         for way in ("whole", "part"):
-            found = each[way]
+            if (found := each.get(way)) is None:  # no party can open that much
+                continue
             rows.append((
                 each["model"], f"{each['operation']} {'x'.join(map(str, each['shape']))}",
                 "whole" if way == "whole" else f"1 of {each['chunks']:,} chunks", f"{found['opening'] / 1e3:,.1f}",
