@@ -72,6 +72,7 @@ class _Cheat(Tracer):
         if index == self.flips:
             written = sorted(judgement.may_write(tape, index))
             slots[written[0]][0] ^= 1
+            self._tracing.hashed.clear()  # so that its tree fits what it did
 
 
 @dataclass

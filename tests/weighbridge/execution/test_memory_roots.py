@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
 from support.disputed import record
 from support.recording_store import RecordingStore
+from support.workers_here import workers_here
 
-from weighbridge.core.memory_map import MemoryMap
+from weighbridge.core.memory_map import Held, MemoryMap
+from weighbridge.execution import memory_roots
+from weighbridge.execution.dispute import asking
+from weighbridge.execution.dispute.tracing import Tracing
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.memory_roots import MemoryRoots, held, slots_of
+from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
 
@@ -58,3 +64,24 @@ def test_roots_made_little_by_little_are_those_of_the_whole_memory(run: Transcri
 
 def test_one_bit_of_the_state_changes_the_first_root(run: Transcript) -> None:
     assert _roots(run, flip=True)[0][0] != _roots(run)[0][0]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "digits", "fine-tuned", "on-demand", "resumed"])
+def test_what_was_hashed_as_a_result_is_not_hashed_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tree is the same, and less is hashed for it."""
+    at, hashed = Path(__file__).parents[2] / "golden" / name, list[int]()
+    step, hash_of = Transcript.open(at).steps - 1, memory_roots.held
+
+    def counted(data: torch.Tensor) -> Held:
+        hashed.append(data.numel())
+        return hash_of(data)
+
+    def leaves() -> tuple[bytes, ...]:
+        with workers_here():
+            return asking.trace(at, step, limits=Limits(4 << 30, 600)).leaves
+
+    monkeypatch.setattr(memory_roots, "held", counted)
+    made, once = leaves(), sum(hashed)
+    monkeypatch.setattr(Tracing, "taken", lambda _: [])
+    assert leaves() == made
+    assert 2 * once < sum(hashed) - once

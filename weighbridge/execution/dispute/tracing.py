@@ -46,6 +46,7 @@ class Tracing(Following):
 
     Attributes:
         noted: (digest, checksum) of the results since the last leaf.
+        hashed: These results, dense and of one dimension, their versions when they were hashed, and their digests.
         read: Values that were read back since then.
         entries: Log entries that were followed.
         chosen: Bits that they state.
@@ -61,6 +62,7 @@ class Tracing(Following):
         """Takes what `Following` takes."""
         super().__init__(*args, **kwargs)
         self.noted: list[tuple[bytes, int]] = []
+        self.hashed: list[tuple[Tensor, int, bytes]] = []
         self.read: list[Scalar] = []
         self.entries, self.chosen = 0, 0
         self.explainable = self.explaining = False
@@ -117,8 +119,17 @@ class Tracing(Following):
         return value
 
     def _note(self, out: Tensor, checksum: int) -> None:
-        self.noted.append((bytes_digest(flat(out).view(torch.uint8).cpu().numpy().data), checksum))
+        made = flat(out)
+        digest = bytes_digest(made.view(torch.uint8).cpu().numpy().data)
+        self.noted.append((digest, checksum))
+        self.hashed.append((made, made._version, digest))
         self.checked += 1
+
+    def taken(self) -> list[tuple[Tensor, bytes]]:
+        """Returns the results that were not changed since they were hashed, with their digests, and lets them go."""
+        found = [(made, digest) for made, version, digest in self.hashed if made._version == version]
+        self.hashed = []
+        return found
 
     def counters(self, flops: int) -> Counters:
         """Returns how far the step is.
@@ -226,7 +237,7 @@ class Tracer(Executor):
         def before(index: int, slots: Mapping[int, Tensor]) -> None:
             nonlocal done, which
             context = self._tracing
-            roots(index, slots)
+            roots(index, slots, context.taken())
             if index == 0:
                 self.tree.append(enter(record, state, roots.roots[0]))
             else:
