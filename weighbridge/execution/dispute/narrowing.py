@@ -30,7 +30,7 @@ from weighbridge.numerics.rounding import formats
 from weighbridge.numerics.rule_table import Kind
 from weighbridge.numerics.schemas import argument_names, mutated
 from weighbridge.numerics.slices.cutting import slice_of
-from weighbridge.numerics.slices.parts import Slice, all_of, enclosing
+from weighbridge.numerics.slices.parts import Slice, all_of, by_rows, enclosing
 from weighbridge.program.invocation import Invocation, WithoutMemory, invocation
 from weighbridge.program.operands import UNFIT, check_shapes, check_sizes
 from weighbridge.transcript.steps import Scalar
@@ -108,7 +108,22 @@ class Narrowed:
     def slice(self, chunk: int) -> Slice:
         """Returns what makes the part of the results in which a chunk lies."""
         result = self.result(chunk)
-        box = enclosing(result.ref[2], *result.elements(chunk))
+        return self._slice(result, *result.elements(chunk))
+
+    def pieces(self, chunk: int) -> list[Slice]:
+        """Returns what makes a chunk, one slice after the other.
+
+        Of a chunk that ends in another row than it begins, the box has all columns, and a product reads all of an
+        operand for it. So its two rows are made one by one, unless an operand names rows or a bound reads a worst one.
+        """
+        result, whole = self.result(chunk), self.slice(chunk)
+        ranges = by_rows(result.ref[2], *result.elements(chunk))
+        if whole.rows is not None or whole.worst is not None or len(ranges) == 1:
+            return [whole]
+        return [self._slice(result, *each) for each in ranges]
+
+    def _slice(self, result: Result, start: int, stop: int) -> Slice:
+        box = enclosing(result.ref[2], start, stop)
         found = slice_of(self.call.op, self.call.bound, self.shapes(), result.output, box)
         if found is None:
             raise TapeError("a part of the operation cannot be executed, though all of it could")
@@ -148,7 +163,7 @@ class Narrowed:
             TapeError: A row is named that is not there.
         """
         part, found = self.slice(chunk), dict[int, set[int]]()
-        for name, box in part.boxes.items():
+        for name, box in [pair for piece in self.pieces(chunk) for pair in piece.boxes.items()]:
             ref = self.refs[name]
             picked = None
             if part.rows is not None and names is not None and name == part.rows.operand:

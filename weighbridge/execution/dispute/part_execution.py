@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,21 @@ def execute(
         device: Where to execute it.
         worst: The worst row, if the bound reads one.
     """
-    result, part = which.result(chunk), which.slice(chunk)
+    made = [_executed(which, chunk, piece, shown, entries, policy, device, worst) for piece in which.pieces(chunk)]
+    if {(each.results, each.roundings) for each in made[1:]} - {(made[0].results, made[0].roundings)}:
+        raise TapeError("the pieces of a part have different results")
+    ways = [[each.data, *each.others] for each in made]
+    return replace(
+        made[0], data=b"".join(each.data for each in made), others=[b"".join(way) for way in product(*ways)][1:]
+    )
+
+
+def _executed(
+    which: Narrowed, chunk: int, part: Slice, shown: Mapping[int, Mapping[int, bytes]],
+    entries: Mapping[int, OpEntries | None], policy: Policy, device: torch.device, worst: int | None,
+) -> Part:  # fmt: skip
+    """Executes one piece of a part: those elements of the chunk that are in its box."""
+    result = which.result(chunk)
     given = {name: each.to(device) for name, each in operands(which, part, shown, worst).items()}
     args, kwargs = part.operands(which.call.op, which.call.args, which.call.kwargs, given)
     kwargs = {name: device if isinstance(value, torch.device) else value for name, value in kwargs.items()}

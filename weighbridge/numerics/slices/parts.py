@@ -107,6 +107,16 @@ def enclosing(shape: Shape, start: int, stop: int) -> Box:
     return tuple(box)
 
 
+def by_rows(shape: Shape, start: int, stop: int) -> list[tuple[int, int]]:
+    """Returns elements `start` to `stop` of a row-major tensor as the ranges that lie in one row each.
+
+    They are one range if they lie in one row, or in more than two: then whole rows are among them.
+    """
+    row = shape[-1] if shape else 1
+    border = (start // row + 1) * row
+    return [(start, border), (border, stop)] if border < stop <= border + row else [(start, stop)]
+
+
 def all_of(shape: Shape) -> Box:
     """Returns the box that is the whole of a shape."""
     return tuple((0, int(size)) for size in shape)
