@@ -13,7 +13,7 @@ turn, with one thread each (`benchmarks.stepping`):
 
 Ratios are of medians, and of minima, which the rest of the machine disturbs least. Bytes are of the files of one
 transcript in each kind, over its steps. Results go to benchmarks/results/logs_on_demand.json after each model, beside
-what it has of others on the same machine.
+what it has of others on the same machine, and beside what another machine measured.
 """
 
 from __future__ import annotations
@@ -216,10 +216,21 @@ def main() -> None:
 
 
 def keep(about: dict[str, Any], found: dict[str, Any]) -> None:
-    """Saves what was found, beside what is known of other models on the same machine: a table has one machine."""
-    known = machine.load("logs_on_demand") or {}
-    same = all(known.get(key) == value for key, value in about.items() if key != "date")
-    machine.save("logs_on_demand", {**about, "models": {**(known["models"] if same else {}), **found}})
+    """Saves what was found, beside what is known of other models on the same machine: a table has one machine.
+
+    What another machine measured first stays, and this one's is kept beside it by its instruction set.
+    """
+
+    def same(known: dict[str, Any]) -> bool:
+        return all(known.get(key) == value for key, value in about.items() if key != "date")
+
+    first = machine.load("logs_on_demand")
+    beside = "" if first is None or same(first) else str(about["capability"])
+    known = machine.load("logs_on_demand", beside) or {}
+    result = {**about, "models": {**(known["models"] if same(known) else {}), **found}}
+    if not beside and first is not None and machine.BESIDE in first:
+        result[machine.BESIDE] = first[machine.BESIDE]
+    machine.save("logs_on_demand", result, beside)
 
 
 if __name__ == "__main__":

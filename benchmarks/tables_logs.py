@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.machine import BESIDE
 from benchmarks.page import Result, measured_on, table
 from weighbridge.program.tape_policy import BUDGETS
 
@@ -39,7 +40,11 @@ def logs(result: Result) -> str:
 
 
 def logs_on_demand(result: Result) -> str:
-    """What logs on demand save, and what a log costs later."""
+    """What logs on demand save, and what a log costs later, of a result file and of what lies beside it."""
+    return "\n\n".join(_logs_on_demand(each) for each in (result, *result.get(BESIDE, {}).values()))
+
+
+def _logs_on_demand(result: Result) -> str:
     others = ("full", "wide", "plain")
     pairs = (*(f"on-demand / {other}" for other in others), "full / wide", "full / plain", "regenerated / full")
     rows = []
