@@ -10,7 +10,7 @@ from support.operator_examples import Example
 from weighbridge.core.treehash.parts import chunks_of
 from weighbridge.core.treehash.tree import CHUNK
 from weighbridge.execution.dispute.narrowing import Narrowed, Result
-from weighbridge.execution.dispute.part_execution import _of, _Sliced, made_of, operands
+from weighbridge.execution.dispute.part_execution import _of, _Sliced, execute, made_of, operands
 from weighbridge.execution.dispute.reading import places
 from weighbridge.numerics.conformance.bound_policy import STRICT
 from weighbridge.numerics.evaluate import evaluate
@@ -85,7 +85,10 @@ def check(example: Example, data: st.DataObject) -> bool:
     if not whole.numel():
         return True
     start = data.draw(st.integers(0, whole.numel() - 1))
-    box = enclosing(tuple(whole.shape), start, data.draw(st.integers(start + 1, whole.numel())))
+    row = whole.shape[-1] if whole.dim() else 1
+    last = (start // row + 2) * row if data.draw(st.booleans()) else whole.numel()  # two rows, or any number of them
+    stop = data.draw(st.integers(start + 1, min(last, whole.numel())))
+    box = enclosing(tuple(whole.shape), start, stop)
     part = slice_of(op, which.call.bound, which.shapes(), output, box)
     if part is None:
         return False
@@ -114,7 +117,33 @@ def check(example: Example, data: st.DataObject) -> bool:
         if ranks and (several or number == 0):
             wide, bound, _ = context.rounds[number]
             same_bounds(writing.rounds[ranks[number]][:2], (wide, bound), there, tuple(whole.shape))
+    logged = {at: writing.logged[rank] for rank, at in zip(ranks, part.makes, strict=False)}
+    expected = _raw(_there(wholes, output).view(-1)[start:stop])
+    assert _range(which, output, start, stop, memory, logged, worst) == expected
     return True
+
+
+def _range(
+    which: Narrowed, output: int, start: int, stop: int, memory: dict[int, dict[int, bytes]],
+    logged: dict[int, OpEntries | None], worst: int | None,
+) -> bytes:  # fmt: skip
+    """Returns elements of a result as a referee makes them, were they a chunk, from what it asks for."""
+
+    class _Chunk(Result):
+        def elements(self, chunk: int) -> tuple[int, int]:
+            return start, stop
+
+    class _OfOne(Narrowed):
+        def result(self, chunk: int) -> Result:
+            found = next(each for each in which.results if each.output == output)
+            return _Chunk(found.output, found.ref, found.size, found.first)
+
+    one = _OfOne(which.call, which.refs, which.results)
+    named = one.named(0)
+    names = None if named is None else {at: memory[named[0]][at] for at in named[1]}
+    shown = {slot: {at: memory[slot][at] for at in chunks} for slot, chunks in one.needed(0, names, worst).items()}
+    with torch.backends.mkldnn.flags(enabled=False):
+        return execute(one, 0, shown, logged, STRICT, torch.device("cpu"), worst).data
 
 
 def _there(wholes: list[Tensor | None], at: int) -> Tensor:

@@ -110,8 +110,8 @@ class Narrowed:
         result = self.result(chunk)
         return self._slice(result, *result.elements(chunk))
 
-    def pieces(self, chunk: int) -> list[Slice]:
-        """Returns what makes a chunk, one slice after the other.
+    def pieces(self, chunk: int) -> list[tuple[int, int, Slice]]:
+        """Returns the slices that make a chunk, each with the first of the elements that are its own, and the last + 1.
 
         Of a chunk that ends in another row than it begins, the box has all columns, and a product reads all of an
         operand for it. So its two rows are made one by one, unless an operand names rows or a bound reads a worst one.
@@ -119,8 +119,8 @@ class Narrowed:
         result, whole = self.result(chunk), self.slice(chunk)
         ranges = by_rows(result.ref[2], *result.elements(chunk))
         if whole.rows is not None or whole.worst is not None or len(ranges) == 1:
-            return [whole]
-        return [self._slice(result, *each) for each in ranges]
+            return [(*result.elements(chunk), whole)]
+        return [(*each, self._slice(result, *each)) for each in ranges]
 
     def _slice(self, result: Result, start: int, stop: int) -> Slice:
         box = enclosing(result.ref[2], start, stop)
@@ -163,7 +163,7 @@ class Narrowed:
             TapeError: A row is named that is not there.
         """
         part, found = self.slice(chunk), dict[int, set[int]]()
-        for name, box in [pair for piece in self.pieces(chunk) for pair in piece.boxes.items()]:
+        for name, box in [pair for *_, piece in self.pieces(chunk) for pair in piece.boxes.items()]:
             ref = self.refs[name]
             picked = None
             if part.rows is not None and names is not None and name == part.rows.operand:

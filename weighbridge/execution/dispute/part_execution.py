@@ -6,9 +6,9 @@ that truncates are what its model makes of them, in the order that is declared f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from weighbridge.core.errors import LogError, RefusedOperationError, TapeError
-from weighbridge.execution.dispute.narrowing import Narrowed
+from weighbridge.execution.dispute.narrowing import Narrowed, Result
 from weighbridge.execution.dispute.reading import places, tensor_of
 from weighbridge.execution.unit_openings import contradicted, of_unit
 from weighbridge.numerics.conformance.bound_policy import Policy
@@ -90,13 +90,14 @@ class Part:
         data: Its bytes.
         results: How many results with a checksum the operation makes.
         roundings: How many of these it rounds.
-        others: Its bytes where few elements next to a rounding boundary are rounded otherwise.
+        others: Its bytes where few elements next to a rounding boundary are rounded otherwise; of two pieces they are
+            65,536 at most, so they are made as they are taken, once.
     """
 
     data: bytes
     results: int
     roundings: int
-    others: list[bytes]
+    others: Iterable[bytes]
 
 
 def execute(
@@ -114,21 +115,21 @@ def execute(
         device: Where to execute it.
         worst: The worst row, if the bound reads one.
     """
-    made = [_executed(which, chunk, piece, shown, entries, policy, device, worst) for piece in which.pieces(chunk)]
+    result = which.result(chunk)
+    made = [_executed(which, result, each, shown, entries, policy, device, worst) for each in which.pieces(chunk)]
     if {(each.results, each.roundings) for each in made[1:]} - {(made[0].results, made[0].roundings)}:
         raise TapeError("the pieces of a part have different results")
     ways = [[each.data, *each.others] for each in made]
-    return replace(
-        made[0], data=b"".join(each.data for each in made), others=[b"".join(way) for way in product(*ways)][1:]
-    )
+    combined = islice((b"".join(way) for way in product(*ways)), 1, None)
+    return replace(made[0], data=b"".join(each.data for each in made), others=combined)
 
 
 def _executed(
-    which: Narrowed, chunk: int, part: Slice, shown: Mapping[int, Mapping[int, bytes]],
+    which: Narrowed, result: Result, piece: tuple[int, int, Slice], shown: Mapping[int, Mapping[int, bytes]],
     entries: Mapping[int, OpEntries | None], policy: Policy, device: torch.device, worst: int | None,
 ) -> Part:  # fmt: skip
-    """Executes one piece of a part: those elements of the chunk that are in its box."""
-    result = which.result(chunk)
+    """Executes one piece of a part. The box may hold elements of other pieces: a sort's has all along a dimension."""
+    start, stop, part = piece
     given = {name: each.to(device) for name, each in operands(which, part, shown, worst).items()}
     args, kwargs = part.operands(which.call.op, which.call.args, which.call.kwargs, given)
     kwargs = {name: device if isinstance(value, torch.device) else value for name, value in kwargs.items()}
@@ -146,7 +147,6 @@ def _executed(
     if made is None or tuple(made.shape) != tuple(high - low for low, high in box) or made.dtype != result.dtype:
         raise TapeError("a part of the operation's result has another shape than its operands say")
     mine = places(result.ref[2], box)
-    start, stop = result.elements(chunk)
     inside = torch.from_numpy((mine >= start) & (mine < stop))
     values = made.contiguous().view(-1)[inside.to(device)].cpu()
     at = list(part.makes).index(result.output) if len(part.makes) > 1 else -1

@@ -139,9 +139,10 @@ def ruled(terms: DisputeTerms, order: Order, files: Files, deadline: float) -> S
     thread = threading.Thread(target=work, name="game", daemon=True)
     thread.start()
     thread.join(max(0.0, deadline - time.monotonic()))
-    if found:
+    late = time.monotonic() >= deadline
+    if found and not late:
         return found[0]
-    status: RulingStatus = "late" if time.monotonic() >= deadline else "aborted"
+    status: RulingStatus = "late" if late else "aborted"
     return SealedRuling(order=order.digest, status=status)
 
 

@@ -132,17 +132,15 @@ def test_a_judgement_has_room_for_what_an_opening_shows(setting: Setting, monkey
     assert 2 * (had[0].memory - setting.terms.memory) >= 4 * MAX_SHOWN, "address space is twice the memory of limits"
 
 
-def until_killed(heavy: Heavy, seconds: int, kill: Callable[[], bool] | None) -> dict[int, str]:
-    """Plays with real processes; that of the liar's opening has so many seconds, and is killed if that is said."""
+def until_killed(heavy: Heavy, seconds: int, kill: Callable[[], bool]) -> dict[int, str]:
+    """Plays with real processes; that of the liar's opening has so many seconds, and is killed or stopped."""
     terms = heavy.setting.terms
     whole, short = processes(terms), processes(replace(terms, run_s=seconds))
 
     def opening(party: int, run: Path, step: int, leaf: int) -> bytes | None:
         if party == CHALLENGER:
             return whole.opening(party, run, step, leaf)
-        if kill is not None:
-            thread = threading.Thread(target=lambda: _until(kill), daemon=True)
-            thread.start()
+        threading.Thread(target=lambda: _until(kill), daemon=True).start()
         return short.opening(party, run, step, leaf)
 
     found = play(terms, heavy.files, Processes(record=whole.record, opening=opening, judge=whole.judge))
@@ -169,11 +167,15 @@ def servers() -> list[int]:
     return [each._process.pid for each in fork_server._FORK_SERVERS.values() if not each.is_idle]
 
 
-def kill_worker() -> bool:
+def kill_worker(by: signal.Signals = signal.SIGKILL) -> bool:
     found = [worker for server in servers() for worker in forked(server)]
     for each in found:
-        os.kill(each, signal.SIGKILL)
+        os.kill(each, by)
     return bool(found)
+
+
+def stop_worker() -> bool:
+    return kill_worker(signal.SIGSTOP)
 
 
 def kill_server() -> bool:
@@ -184,7 +186,7 @@ def kill_server() -> bool:
 
 
 def test_a_run_that_stalls_forfeits_and_takes_nothing_of_the_other_ones_time(heavy: Heavy) -> None:
-    assert until_killed(heavy, 1, None) == {CHALLENGER: "admissible", DEFENDER: "forfeit"}
+    assert until_killed(heavy, 5, stop_worker) == {CHALLENGER: "admissible", DEFENDER: "forfeit"}
 
 
 def test_a_run_whose_process_dies_forfeits(heavy: Heavy) -> None:
