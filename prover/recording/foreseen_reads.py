@@ -144,7 +144,7 @@ def leading_to(tape: Tape, reads: Sequence[Read]) -> Tape:
     Raises:
         CompileError: They cannot be run before the step.
     """
-    if not straight(tape, exchanging=True):
+    if not straight(tape):
         raise refused("it resizes memory, as FSDP2 does")
     made = {slot for node in tape.nodes for slot, _ in node.births}
     names = {item.slot: item.name for item in tape.inputs}

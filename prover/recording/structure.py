@@ -249,7 +249,7 @@ def _entering(tape: Tape) -> list[Input]:
 
 
 def _check_tape(tape: Tape) -> None:
-    if not straight(tape, exchanging=True):
+    if not straight(tape):
         raise refused("it resizes memory, as FSDP2 does")
     batch = {item.slot for item in tape.inputs if item.origin == "batch"}
     dead = {slot for _, slot in tape.frees}

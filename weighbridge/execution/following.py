@@ -30,7 +30,7 @@ from weighbridge.numerics.sketches.codec import FailedError
 from weighbridge.numerics.sketches.following import agrees, follow
 from weighbridge.numerics.sketches.step_sketches import SketchReader
 from weighbridge.program.generator_starts import counter
-from weighbridge.program.operands import resolve
+from weighbridge.program.operands import UNFIT, resolve, unfit
 from weighbridge.program.start_rules import WORD
 from weighbridge.transcript.collectives import Call, Exchange, commit
 from weighbridge.transcript.steps import StepRecord, same_scalar
@@ -305,6 +305,14 @@ class Following(Context):
 
     def collective(self, outs: Sequence[Tensor], ins: Sequence[Tensor]) -> None:
         """Exchanges with other ranks: writes the results, and compares both sides with what the record commits to."""
+        try:
+            self._collective(outs, ins)
+        except WeighbridgeError:
+            raise
+        except UNFIT as error:
+            raise unfit(f"operation {self.op} ({self.operation})", error) from None
+
+    def _collective(self, outs: Sequence[Tensor], ins: Sequence[Tensor]) -> None:
         call = self.calls.get(self.op)
         if call is None or self.exchange is None:
             raise WeighbridgeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 import torch
 from support.recording_store import RecordingStore
 from support.sharded_runs import record
+from torch import Tensor
 
+from weighbridge.execution.straight_line.general import Exchanged
+from weighbridge.execution.virtual_ranks import Rendezvous
 from weighbridge.execution.workers.job_worker import JobReplay
+from weighbridge.transcript.collectives import Call
 
 PROGRAM = Path(__file__).parents[2] / "support" / "compiled_job.py"
 SAME = {
@@ -29,6 +34,8 @@ ONCE = {"resized": "it resizes memory, as FSDP2 does", "parallel": "it computes 
 """The same of kinds whose modules set up the process once: a second recording in a process has another step 0."""
 WRAPPERS = {"held": 3, "swapped": 1}
 """Kinds whose weights lie in `DTensor`s that they do not compute with, and how many steps are programs."""
+LAST = 6
+"""The last step that all kinds have whose replays are looked at."""
 APART = [*ONCE, *WRAPPERS, "given"]
 
 
@@ -115,13 +122,45 @@ def test_a_function_that_is_refused_on_one_rank_keeps_no_other_from_its_programs
     assert "do that outside" in second["reasons"][-1]
 
 
-@pytest.mark.parametrize("kind", ["wrapped", "every"])
-def test_such_a_job_is_replayed_as_any_other(jobs: Path, kind: str) -> None:
-    request = {
-        "path": str(jobs / kind / "compiled" / "run"), "steps": None, "device": "cpu", "stop": None, "salt": None,
-        "memory": 1 << 30,
-    }  # fmt: skip
+class _False(Rendezvous):
+    """Where one rank gets another result, in the last step."""
+
+    def exchange(self, rank: int, step: int, call: Call, ins: Sequence[Tensor], outs: Sequence[Tensor]) -> list[Tensor]:
+        results = super().exchange(rank, step, call, ins, outs)
+        return [each + 1 for each in results] if (rank, step) == (1, LAST) and call.op > 0 else results
+
+
+def replayed(path: Path, *, programs: bool, rendezvous: Rendezvous | None = None) -> tuple[dict[str, Any], list[int]]:
+    """Returns what a replay of a job says, and how many collectives the programs of each rank have."""
+    request = {"path": str(path), "steps": None, "device": "cpu", "stop": None, "salt": None, "memory": 1 << 30}
     with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
-        result = JobReplay(request, [], lambda message: None).run()
-    assert result["verdict"] == "match"
-    assert [answer["verdict"] for answer in result["ranks"]] == ["match"] * 2
+        replay = JobReplay(request, [], lambda message: None, rendezvous)
+        executors = [each._executor for each in replay._replays]
+        for executor in executors:
+            executor.programs = programs
+        said = replay.run()
+    for answer in filter(None, said["ranks"]):
+        for drawn in ("only_logged", "only_here", "both"):  # of outputs that each replay draws for itself
+            del answer["evidence"][drawn]
+    made = [[each for each in executor.made.values() if each is not None] for executor in executors]
+    return said, [sum(isinstance(i, Exchanged) for p in each for i in p._instructions) for each in made]
+
+
+REPLAYED = ["averaged", "wrapped", "viewed:on-demand", "accumulated:sketch", "sharded:on-demand", "every", "uneven"]
+
+
+@pytest.mark.parametrize("kind", REPLAYED)
+def test_a_replay_says_the_same_with_programs_and_operation_by_operation(jobs: Path, kind: str) -> None:
+    """A program ends at each collective, where a rank waits for the others."""
+    path = jobs / kind.replace(":", "-") / "compiled" / "run"
+    for rendezvous, verdict in ((None, "match"), (_False, "mismatch")):
+        (said, exchanged), (one_by_one, none) = (
+            replayed(path, programs=each, rendezvous=rendezvous and rendezvous(2)) for each in (True, False)
+        )
+        assert said["verdict"] == verdict
+        if rendezvous is not None:
+            assert said["rank"] == 1
+            assert said["ranks"][1]["first_difference"]["step"] == LAST
+        assert said == one_by_one
+        assert min(exchanged) > 0
+        assert not any(none)

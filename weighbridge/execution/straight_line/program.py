@@ -129,17 +129,10 @@ class Program:
             ) from None
 
 
-def straight(tape: Tape, *, exchanging: bool = False) -> bool:
+def straight(tape: Tape) -> bool:
     """True if a tape has no operation that a program cannot have: one that resizes a storage.
 
     Args:
         tape: The tape.
-        exchanging: Whether the program will be run where collectives are performed; otherwise it cannot have these.
     """
-    for node in tape.nodes:
-        if node.op == RESIZE:
-            return False
-        rule = settled(resolve(node.op))
-        if not exchanging and rule is not None and rule.kind is Kind.COLLECTIVE:
-            return False
-    return True
+    return all(node.op != RESIZE for node in tape.nodes)
