@@ -49,7 +49,7 @@ class Endorsers:
             load_or_create_key(self.root / f"{name}.key")
         self.image = small(self.root / "image")
         self.measurement = images.load(self.image).measurement.hex()
-        self.proofs = 0
+        self.proofs = self.policies = 0
 
     def publish(self, names: str, *, image: Path | None = None, log: str = "log", code: int = 0) -> str:
         given = []
@@ -68,14 +68,15 @@ class Endorsers:
 
     def policy(self, threshold: int = 2, witnesses: str = "[]") -> Path:
         keys = [load_or_create_key(self.root / f"{name}.key").public.hex() for name in "abc"]
-        path = self.root / f"policy{threshold}.toml"
+        self.policies += 1
+        path = self.root / f"{self.policies}.toml"
         path.write_text(f'log = "{self.log_key}"\nwitnesses = {witnesses}\nkeys = {keys}\nthreshold = {threshold}\n')
         return path
 
     def prove(self, *, log: str = "log", measurement: str = "", code: int = 0) -> Path:
         self.proofs += 1
         out = self.root / f"{self.proofs}.proof"
-        named = ("--measurement", measurement or self.measurement, "--log-key", self.log_key, "--out", out)
+        named = ("--measurement", measurement or self.measurement, "--policy", self.policy(), "--out", out)
         self.call("site", "prove", self.root / log, *named, code=code)
         return out
 
@@ -114,6 +115,19 @@ def test_an_image_that_two_of_three_signed_is_vetted(endorsers: Endorsers) -> No
     said = endorsers.vet(endorsers.prove())
     assert "signed by 2 of the agreed keys" in said
     assert endorsers.measurement in said
+
+
+def test_an_entry_of_strangers_does_not_hide_that_of_the_endorsers(endorsers: Endorsers) -> None:
+    """Anyone may have the keeper enter an image, also one that is there: with more signatures, and later."""
+    endorsers.publish("ab")
+    for name in "defg":
+        endorsers.call("rules", "key", endorsers.root / f"{name}.key")
+    endorsers.publish("adefg")
+    endorsers.publish("defg")
+    proof = endorsers.prove()
+    assert "signed by 2 of the agreed keys" in endorsers.vet(proof)
+    endorsers.publish("abc")
+    assert "signed by 3 of the agreed keys" in endorsers.vet(endorsers.prove())
 
 
 @pytest.mark.finding("sealed.image.endorsement")

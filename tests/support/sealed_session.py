@@ -102,11 +102,12 @@ class Parties:
         log = said.split('log = "')[1].split('"')[0]
         keys = [load_or_create_key(self.root / "site" / f"{name}.key").public.hex() for name in ("a", "b", "c")]
         policy = f'log = "{log}"\nkeys = {keys}\nthreshold = 2\n'
-        self.run("site", "site prove log --log-key", log, "--measurement", self.measurement, "--out", "image.proof")
+        (self.root / "site" / "images.toml").write_text(policy)
+        prove = ("--measurement", self.measurement, "--out", "image.proof")
+        self.run("site", "site prove log --policy images.toml", *prove)
         launchers = [f"{name}/launcher.der" for name in ("a", "b", "c")]
         (self.root / "site" / "root.pem").write_bytes(self.maker.pem)
         self.run("site", "site machines --root root.pem --out machines.tsv", *launchers)
-        (self.root / "site" / "images.toml").write_text(policy)
         for party in ("prover", "verifier"):
             self.give("site", party, "images.toml", "image.proof", "machines.tsv")
 

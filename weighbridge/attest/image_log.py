@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,20 +45,29 @@ class ImageLog:
         """Returns the root that the log had when it had so many entries."""
         return merkle.root([merkle.leaf_hash(each) for each in self.entries[:size]])
 
-    def proof(self, measurement: bytes) -> tlog.Proof:
-        """Returns the proof that an image is in the log; of several entries of it the last.
+    def proof(self, measurement: bytes, keys: Collection[bytes]) -> tlog.Proof:
+        """Returns the proof that an image is in the log.
+
+        Anyone may have an image entered that others endorsed, with other signatures: that must not hide theirs.
+
+        Args:
+            measurement: The image's.
+            keys: Of several entries of it, the one is proven that most of these keys signed; of those the last.
 
         Raises:
-            SealedWorkerError: It is not (`sealed.image.unlogged`).
+            SealedWorkerError: It is not there (`sealed.image.unlogged`).
         """
-        for index in reversed(range(len(self.entries))):
-            if Endorsed.from_cbor(self.entries[index]).release.measurement == measurement:
-                hashes = merkle.inclusion_proof([merkle.leaf_hash(each) for each in self.entries], index)
-                return tlog.Proof(index, tuple(hashes), self.note, self.entries[index])
-        raise SealedWorkerError(
-            f"the log has no image {measurement.hex()[:16]}; have it endorsed and entered (`weighbridge site publish`)",
-            code="sealed.image.unlogged",
-        )
+        read = [Endorsed.from_cbor(each) for each in self.entries]
+        of_image = [index for index, each in enumerate(read) if each.release.measurement == measurement]
+        if not of_image:
+            raise SealedWorkerError(
+                f"the log has no image {measurement.hex()[:16]}; have it endorsed and entered (`weighbridge site "
+                "publish`)",
+                code="sealed.image.unlogged",
+            )
+        index = max(of_image, key=lambda at: (_agreed(read[at], keys), at))
+        hashes = merkle.inclusion_proof([merkle.leaf_hash(each) for each in self.entries], index)
+        return tlog.Proof(index, tuple(hashes), self.note, self.entries[index])
 
 
 def read(directory: Path, key: tlog.NoteKey) -> ImageLog:
@@ -205,6 +214,14 @@ def watch(
             return found if witness is None else cosign(directory, found, witness, time_s), before
     except OSError as error:
         raise UsageError(f"cannot keep {seen} ({error.strerror}); choose another place") from None
+
+
+def _agreed(entry: Endorsed, keys: Collection[bytes]) -> int:
+    """Returns how many of these keys signed an entry; none if a signature is false, since then it permits no image."""
+    try:
+        return len(set(entry.signers()) & set(keys))
+    except SealedWorkerError:
+        return 0
 
 
 def _note(path: Path) -> bytes:

@@ -83,7 +83,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "site compare": ("site/image theirs/image.cbor",),
     "site endorse": ("site/image --key endorser.key --out a.endorsement",),
     "site publish": ("log a.endorsement b.endorsement --key log.key --origin images.example.org/log",),
-    "site prove": ("log --measurement MEASUREMENT --log-key LOG_KEY --out image.proof",),
+    "site prove": ("log --policy images.toml --measurement MEASUREMENT --out image.proof",),
     "site monitor": (
         "log --policy images.toml --seen log.seen",
         "log --policy images.toml --seen log.seen --cosign witness.key --name monitor.example.org",

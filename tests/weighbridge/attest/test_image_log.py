@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.endorsed_images import ENDORSERS, LOG, WITNESS, entry, release
+from support.endorsed_images import ENDORSERS, KEYS, LOG, WITNESS, entry, release
 
 from weighbridge.attest import image_log, tiles, tlog
 from weighbridge.attest.image_release import Endorsed, endorse
@@ -103,14 +103,28 @@ def test_nothing_false_or_double_is_entered(tmp_path: Path) -> None:
         image_log.append(at, tlog.NoteSigner(LOG.key.name, tlog.LOG, os.urandom(32)), entry(1))
     assert len(image_log.read(at, LOG.key).entries) == 1
     image_log.append(at, LOG, entry(0, 3))  # more signatures are another entry
-    assert image_log.read(at, LOG.key).proof(release(0).measurement).index == 1
+    assert image_log.read(at, LOG.key).proof(release(0).measurement, KEYS).index == 1
+
+
+def test_an_entry_with_a_false_signature_hides_no_other(tmp_path: Path) -> None:
+    """A log's keeper can enter one by other means than ours, with a key that was agreed on named in it."""
+    at = tmp_path / "log"
+    image_log.append(at, LOG, entry(0, 1))
+    false = Endorsed(release(0), tuple((key, bytes(64)) for key in KEYS))
+    real = Endorsed.signers
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Endorsed, "signers", lambda each: real(each) if each != false else [])
+        image_log.append(at, LOG, false)
+    found = image_log.read(at, LOG.key)
+    assert len(found.entries) == 2
+    assert found.proof(release(0).measurement, KEYS).index == 0
 
 
 @pytest.mark.finding("sealed.image.unlogged")
 def test_what_is_not_in_the_log_is_not_proven(tmp_path: Path) -> None:
     found = image_log.append(tmp_path / "log", LOG, entry(0))
     with pytest.raises(SealedWorkerError) as caught:
-        found.proof(release(1).measurement)
+        found.proof(release(1).measurement, KEYS)
     assert caught.value.reason == "sealed.image.unlogged"
 
 
@@ -192,7 +206,7 @@ def test_a_log_that_spans_tiles_is_proven(tmp_path: Path) -> None:
     tiles.write(tmp_path / "log", many, tlog.Note(text, (LOG.sign(text),)).encode(), b"")
     found = image_log.append(tmp_path / "log", LOG, entry(1000))
     for number in (0, 255, 256, 299, 1000):
-        made = found.proof(release(number).measurement)
+        made = found.proof(release(number).measurement, KEYS)
         tlog.verify_proof(made, made.extra or b"", LOG.key)
 
 

@@ -22,7 +22,7 @@ def proof(at: Path, made: Endorsed, signer: tlog.NoteSigner = LOG) -> bytes:
     if not at.exists():
         for number in range(7, 10):
             image_log.append(at, signer, entry(number))
-    return image_log.append(at, signer, made).proof(made.release.measurement).encode()
+    return image_log.append(at, signer, made).proof(made.release.measurement, KEYS).encode()
 
 
 def refused(code: str, data: bytes, policy: ImagePolicy = POLICY, measurement: bytes | None = None) -> None:
@@ -93,7 +93,7 @@ def test_every_witness_has_to_have_cosigned(tmp_path: Path) -> None:
     plain = proof(tmp_path / "log", entry(0))
     refused("sealed.image.unlogged", plain, policy)
     log = image_log.read(tmp_path / "log", LOG.key)
-    cosigned = image_log.cosign(tmp_path / "log", log, WITNESS, 7).proof(release(0).measurement)
+    cosigned = image_log.cosign(tmp_path / "log", log, WITNESS, 7).proof(release(0).measurement, KEYS)
     assert vetted(cosigned.encode(), policy).index == 3
     pretender = tlog.NoteSigner(WITNESS.key.name, tlog.WITNESS, os.urandom(32))
     forged = replace(cosigned, checkpoint=log.note.with_signature(pretender.sign(log.note.text, 7)))

@@ -111,14 +111,15 @@ def publish(
 
 def prove(
     log: _Log,
+    policy: _Policy,
     measurement: _Measurement,
-    log_key: Annotated[str, typer.Option("--log-key", help="The log's key, as `publish` prints it.")],
     out: _Out,
 ) -> None:
     """Write the file that proves that an image is endorsed and in the log, for parties and sites."""
-    from weighbridge.attest import image_log, tlog
+    from weighbridge.attest import image_log
 
-    proof = image_log.read(log, tlog.parse_key(log_key)).proof(in_hex(measurement, "--measurement"))
+    agreed = _policy(policy)
+    proof = image_log.read(log, agreed.log).proof(in_hex(measurement, "--measurement"), agreed.keys)
     write_file(out, proof.encode())
     print(f"entry {proof.index} of {log}, with {len(proof.checkpoint.signatures) - 1} cosignatures")
 
