@@ -24,6 +24,9 @@ abs ceil copysign floor frac hardshrink hardshrink_backward hardtanh_backward he
 sgn sign softshrink_backward threshold_backward trunc
 """
 """Moves that make new numbers of numbers; of a NaN, kernels make different ones."""
+_JUDGED = frozenset({"hardshrink_backward", "hardtanh_backward", "softshrink_backward"})
+"""Gradients whose kernels compare `self`. Where it is NaN, vector code gives 0; the code of a tail, or of a GPU, may
+give the gradient that came in."""
 _BY_WAY_OF_FLOAT32 = """
 adaptive_max_pool2d adaptive_max_pool3d gather max_pool2d_with_indices max_pool3d_with_indices scatter
 upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
@@ -92,6 +95,8 @@ def evaluate(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[st
         out = _scatter_last(op, args, kwargs, bound)
     else:
         out = op(*args, **kwargs)
+    if name in _JUDGED and is_float(bound["self"]):
+        out.masked_fill_(bound["self"].isnan(), 0.0)
     for result in floats(bound[changed[0]] if changed else out):
         if computes or (widens and result.dtype in NARROW) or _converts(result.dtype, bound):
             make_canonical(result)
