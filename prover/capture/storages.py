@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from weighbridge.core.digests import bytes_digest
 from weighbridge.core.errors import UsageError
 from weighbridge.core.host_memory import alive
+from weighbridge.numerics.arrays.physical import flat
 
 Tensor = torch.Tensor
 Storage = torch.UntypedStorage
@@ -35,13 +36,13 @@ class HostCopy:
     def __init__(self, t: Tensor) -> None:
         plain = t.detach().cpu().contiguous()
         self._dtype, self._shape = plain.dtype, plain.shape
-        self._bytes = np.array(plain.reshape(-1).view(torch.uint8).numpy())
+        self._bytes = np.array(flat(plain).view(torch.uint8).numpy())
 
     def equals(self, t: Tensor) -> bool:
         """True if a tensor of the same type and shape has the same bits."""
         with _disable_current_modes():
             plain = t.detach().cpu().contiguous()
-            return np.array_equal(plain.reshape(-1).view(torch.uint8).numpy(), self._bytes)
+            return np.array_equal(flat(plain).view(torch.uint8).numpy(), self._bytes)
 
     def digest(self) -> tuple[int, bytes]:
         """Returns the number of bytes and their digest (32 bytes)."""

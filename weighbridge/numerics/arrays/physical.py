@@ -42,8 +42,10 @@ def lay_out(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 def flat(x: torch.Tensor) -> torch.Tensor:
-    """Returns a dense tensor's memory as one dimension, in physical order."""
-    return x.view(-1) if x.is_contiguous() else x.as_strided((x.numel(),), (1,), x.storage_offset())
+    """Returns a dense tensor's memory as one dimension of stride 1, in physical order."""
+    if x.is_contiguous() and x.numel() > 1:  # a single element may have any stride, which `view` would keep
+        return x.view(-1)
+    return x.as_strided((x.numel(),), (1,), x.storage_offset())
 
 
 def in_physical_order(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
