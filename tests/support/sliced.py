@@ -170,8 +170,8 @@ def _needed(
     """Returns the chunks that a part reads, by way of `Narrowed.needed`, of which it is the only one."""
 
     class _One(Narrowed):
-        def slice(self, chunk: int) -> Slice:
-            return part
+        def pieces(self, chunk: int) -> list[tuple[int, int, Slice]]:
+            return [(0, 0, part)]
 
     one = _One(which.call, which.refs, which.results)
     named = one.named(0)

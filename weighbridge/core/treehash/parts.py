@@ -7,7 +7,8 @@ follows from the size and from which chunks are asked for: there is one encoding
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import islice
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from weighbridge.core.digests import DIGEST_SIZE, bytes_digest
 from weighbridge.core.errors import ProofError
 from weighbridge.core.treehash import host_loops as host
 from weighbridge.core.treehash.tree import BLOCK, CHUNK, chunk_values, compress
+
+_TOGETHER = 1 << 12
+"""Contents of a chunk that are looked at together: PyTorch's operations take as long for one as for a thousand."""
 
 
 def chunks_of(size: int) -> int:
@@ -41,6 +45,23 @@ def chaining_value(chunk: bytes, number: int, size: int) -> bytes:
         size: Of all bytes.
     """
     return _written(_values(chunk, np.array([number]), size))
+
+
+def any_has(value: bytes, chunks: Iterable[bytes], number: int, size: int) -> bool:
+    """Says whether one of many contents of a chunk of several has a chaining value; they are looked at together.
+
+    Args:
+        value: The chaining value (32 bytes).
+        chunks: What the chunk may hold, each of its size.
+        number: Which chunk it is.
+        size: Of all bytes.
+    """
+    rest, last = iter(chunks), number == chunks_of(size) - 1 and size % CHUNK != 0
+    while several := list(islice(rest, 1 if last else _TOGETHER)):
+        found = _values(b"".join(several), np.full(len(several), number), size)
+        if bool((found == _read(value)).all(dim=0).any()):
+            return True
+    return False
 
 
 def digest_of(values: bytes, size: int) -> bytes:

@@ -8,7 +8,7 @@ parts of the operands (`numerics.slices`), which are chunks of storages that the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ from weighbridge.numerics.rounding import formats
 from weighbridge.numerics.rule_table import Kind
 from weighbridge.numerics.schemas import argument_names, mutated
 from weighbridge.numerics.slices.cutting import slice_of
-from weighbridge.numerics.slices.parts import Slice, all_of, by_rows, enclosing
+from weighbridge.numerics.slices.parts import Slice, all_of, at_borders, enclosing
 from weighbridge.program.invocation import Invocation, WithoutMemory, invocation
 from weighbridge.program.operands import UNFIT, check_shapes, check_sizes
 from weighbridge.transcript.steps import Scalar
@@ -113,13 +113,11 @@ class Narrowed:
     def pieces(self, chunk: int) -> list[tuple[int, int, Slice]]:
         """Returns the slices that make a chunk, each with the first of the elements that are its own, and the last + 1.
 
-        Of a chunk that ends in another row than it begins, the box has all columns, and a product reads all of an
-        operand for it. So its two rows are made one by one, unless an operand names rows or a bound reads a worst one.
+        A chunk may have the end of one row, or matrix, and the beginning of the next. Its box has all of both, and much
+        more may be read for that than a party has room to show. So each side of the border is made for itself.
         """
-        result, whole = self.result(chunk), self.slice(chunk)
-        ranges = by_rows(result.ref[2], *result.elements(chunk))
-        if whole.rows is not None or whole.worst is not None or len(ranges) == 1:
-            return [(*result.elements(chunk), whole)]
+        result = self.result(chunk)
+        ranges = at_borders(result.ref[2], *result.elements(chunk))
         return [(*each, self._slice(result, *each)) for each in ranges]
 
     def _slice(self, result: Result, start: int, stop: int) -> Slice:
@@ -143,11 +141,14 @@ class Narrowed:
 
     def named(self, chunk: int) -> tuple[int, set[int]] | None:
         """Returns the slot whose chunks name the rows that are read, and these chunks; None if none does."""
-        found = self.slice(chunk)
-        if found.rows is None:
-            return None
-        ref = self.refs[found.rows.index]
-        return ref[0], chunks_read(ref, found.boxes[found.rows.index])
+        slot, found = -1, set[int]()
+        for *_, part in self.pieces(chunk):
+            if part.rows is None:
+                return None
+            ref = self.refs[part.rows.index]
+            slot = ref[0]
+            found |= chunks_read(ref, part.boxes[part.rows.index])
+        return slot, found
 
     def needed(
         self, chunk: int, names: Mapping[int, bytes] | None = None, worst: int | None = None
@@ -162,16 +163,17 @@ class Narrowed:
         Raises:
             TapeError: A row is named that is not there.
         """
-        part, found = self.slice(chunk), dict[int, set[int]]()
-        for name, box in [pair for *_, piece in self.pieces(chunk) for pair in piece.boxes.items()]:
-            ref = self.refs[name]
-            picked = None
-            if part.rows is not None and names is not None and name == part.rows.operand:
-                picked = self.picked(part, names)
-            found.setdefault(ref[0], set()).update(chunks_read(ref, box, picked))
-        if part.worst is not None and worst is not None:
-            ref = self.refs[part.worst]
-            found[ref[0]] |= chunks_read(ref, all_of(ref[2]), self.worst(part, worst))
+        found = dict[int, set[int]]()
+        for *_, part in self.pieces(chunk):
+            for name, box in part.boxes.items():
+                ref = self.refs[name]
+                picked = None
+                if part.rows is not None and names is not None and name == part.rows.operand:
+                    picked = self.picked(part, names)
+                found.setdefault(ref[0], set()).update(chunks_read(ref, box, picked))
+            if part.worst is not None and worst is not None:
+                ref = self.refs[part.worst]
+                found[ref[0]] |= chunks_read(ref, all_of(ref[2]), self.worst(part, worst))
         return found
 
     def picked(self, part: Slice, names: Mapping[int, bytes]) -> Picked:
@@ -305,3 +307,10 @@ def chaining_value(result: Result, chunk: int, data: bytes) -> bytes:
         data: Its bytes.
     """
     return bytes_digest(data) if result.chunks == 1 else parts.chaining_value(data, chunk - result.first, result.size)
+
+
+def any_has(value: bytes, result: Result, chunk: int, contents: Iterable[bytes]) -> bool:
+    """Says whether one of many contents of a chunk has a chaining value; other operands as of `chaining_value`."""
+    if result.chunks == 1:
+        return any(bytes_digest(data) == value for data in contents)
+    return parts.any_has(value, contents, chunk - result.first, result.size)

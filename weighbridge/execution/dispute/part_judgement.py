@@ -15,7 +15,7 @@ from weighbridge.core.memory_map import Held, changed_root
 from weighbridge.core.treehash import parts
 from weighbridge.execution.dispute.asking import Claim, Judgement, split
 from weighbridge.execution.dispute.leaves import Leaf, encoded, leaf_hash, places, values_of
-from weighbridge.execution.dispute.narrowing import Narrowed, chaining_value, narrowed, written
+from weighbridge.execution.dispute.narrowing import Narrowed, any_has, chaining_value, narrowed, written
 from weighbridge.execution.dispute.openings import Opening, opened_slots
 from weighbridge.execution.dispute.part_execution import Part, execute
 from weighbridge.execution.dispute.reading import tensor_of
@@ -85,7 +85,7 @@ def judge_part(claim: Claim, part: int, tape: Tape, record: StepRecord, shown: O
         return Judgement("false", "dispute.leaf", f"leaf {claim.index} is not what follows, whatever its results are")
     named = split(claim.parts)[part]
     if named != chaining_value(result, part, found.data):
-        if any(named == chaining_value(result, part, other) for other in found.others):
+        if any_has(named, result, part, found.others):
             why = "few elements next to a rounding boundary would explain that; ask on the device that recorded it"
             return Judgement("undecided", "dispute.bound", f"{what} comes out otherwise here, but {why}")
         return Judgement("false", "dispute.leaf", f"{what} is not what follows from the leaf before it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,14 +108,19 @@ def enclosing(shape: Shape, start: int, stop: int) -> Box:
     return tuple(box)
 
 
-def by_rows(shape: Shape, start: int, stop: int) -> list[tuple[int, int]]:
-    """Returns elements `start` to `stop` of a row-major tensor as the ranges that lie in one row each.
+def at_borders(shape: Shape, start: int, stop: int) -> list[tuple[int, int]]:
+    """Returns elements `start` to `stop` of a row-major tensor as the ranges that are made one by one.
 
-    They are one range if they lie in one row, or in more than two: then whole rows are among them.
+    The box of elements that lie in two rows, matrices or larger parts of the tensor, the end of one and the beginning
+    of the next, would have all of both. So there are two ranges then, one on either side. If a third part lies between
+    them, it is among the elements as a whole: no more than these are in each of the three, and there is one range.
     """
-    row = shape[-1] if shape else 1
-    border = (start // row + 1) * row
-    return [(start, border), (border, stop)] if border < stop <= border + row else [(start, stop)]
+    inner = [math.prod(shape[d + 1 :]) for d in range(len(shape) - 1)]  # elements of a part, the largest parts first
+    size = next((each for each in inner if start // each != (stop - 1) // each), 0)
+    if not size or (stop - 1) // size - start // size > 1:
+        return [(start, stop)]
+    border = (stop - 1) // size * size
+    return [(start, border), (border, stop)]
 
 
 def all_of(shape: Shape) -> Box:

@@ -10,8 +10,8 @@ from typing import Literal
 from weighbridge.core.digests import record_digest
 from weighbridge.numerics.rule_table import RULES, Kind
 
-VERSION = 3
-"""Counts what `digest` cannot see: changes of which boxes a class reads."""
+VERSION = 4
+"""Counts what `digest` cannot see: changes of which boxes a class reads, and of how a chunk is made in pieces."""
 
 Class = Literal["element", "row", "column", "product", "reduction", "index", "place", "window", "plane", "norm"]
 

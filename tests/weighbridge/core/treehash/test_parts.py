@@ -46,3 +46,17 @@ def test_the_chunks_of_other_places_are_not_those_that_are_asked_for() -> None:
         with pytest.raises(ProofError):
             parts.joined(shown, wanted, len(data), bytes_digest(data))
     assert parts.joined(b"", set(), len(data), bytes_digest(data)) == {}
+
+
+@pytest.mark.parametrize("number", [0, 1, 10])
+def test_one_of_many_contents_is_known_by_its_chaining_value(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    size, draw = 10 * 1024 + 5, random.Random(number)
+    many = [draw.randbytes(5 if number == 10 else 1024) for _ in range(7)]
+    values = [parts.chaining_value(each, number, size) for each in many]
+    for together in (3, 1 << 12):
+        monkeypatch.setattr(parts, "_TOGETHER", together)
+        for value in (values[0], values[-1]):
+            assert parts.any_has(value, iter(many), number, size)
+        assert not parts.any_has(values[-1], many[:-1], number, size)
+        assert number == 10 or not parts.any_has(values[0], many, 2, size)
+        assert not parts.any_has(bytes(32), [], number, size)
