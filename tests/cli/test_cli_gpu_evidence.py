@@ -90,6 +90,8 @@ def test_what_was_made_is_verified_elsewhere(made: tuple[Path, dict[str, Any]]) 
     assert all((each["outcome"] == "claimed") == ("no unit that is declared" in each["says"]) for each in products)
     probed = [each for each in answer["claims"] if "products of the trainings on" in each["says"]]
     assert len(probed) == len(answer["places"])
+    compared = [each for each in answer["claims"] if "are those that the transcripts have" in each["says"]]
+    assert [each["outcome"] for each in compared] == ["consistent"] * len(answer["places"])
     assert all((each["outcome"] == "claimed") == ("are of no rule" in each["says"]) for each in probed)
     assert answer["signers"] == [said["key"]]
     code, told, _ = here("gpu-evidence", "verify", file, "--sample", "0")
@@ -204,6 +206,41 @@ def test_the_rule_of_each_product_is_told(
     file = forged(parts, tmp_path / "forged", change)
     found = verify(file, tmp_path / "read", sample=0, seed=0, limits=Limits(), progress=lambda *_: None)
     assert any(claim.outcome == outcome and says in claim.says for claim in found.claims), found.claims
+
+
+def with_products(change: Callable[[dict[str, str]], None]) -> Change:
+    def changed(statement: Statement) -> Statement:
+        units = {place: dict(said) for place, said in statement.units.items()}
+        for said in units.values():
+            change(said)
+        return replace(statement, units=units)
+
+    return changed
+
+
+def a_product_less(said: dict[str, str]) -> None:
+    del said[min(said.keys() - {"short", "long"})]
+
+
+def a_product_more(said: dict[str, str]) -> None:
+    said["bf16 8x64x8 nn"] = probing.returned(probing.Product("bf16 8x64x8"), torch.matmul)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (a_product_less, "is not among those that were probed"),
+        (a_product_more, "bf16 8x64x8 nn was probed, and is not among the transcripts'"),
+    ],
+)
+def test_products_that_are_not_those_of_the_transcripts_fail(
+    parts: dict[str, Path], tmp_path: Path, change: Callable[[dict[str, str]], None], says: str
+) -> None:
+    """A signer that leaves out the products of which its device has no rule, or probes friendlier ones."""
+    found = failures(forged(parts, tmp_path / "forged", with_products(change)), tmp_path / "read", sample=0)
+    assert found
+    assert all(says in each for each in found), found
 
 
 @pytest.mark.slow

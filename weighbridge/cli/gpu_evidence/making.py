@@ -18,7 +18,7 @@ from typing import Any
 from verifier.evidence import bundle
 from weighbridge.attest.manifest import SigningKey
 from weighbridge.cli.gpu_evidence.places import Place, pairs
-from weighbridge.cli.gpu_evidence.statement import STATEMENT, Recording, Replayed, Statement
+from weighbridge.cli.gpu_evidence.statement import MOST_PRODUCTS, STATEMENT, Recording, Replayed, Statement
 from weighbridge.core.errors import UsageError, WeighbridgeError
 from weighbridge.execution.replay import replay
 from weighbridge.execution.worker_process import Limits
@@ -106,10 +106,11 @@ def software() -> dict[str, str]:
 
 def _products(runs: Sequence[Path]) -> list[str]:
     """Returns the products of 16-bit matrices that the trainings have, in words."""
-    from weighbridge.cli.gpu_evidence.products import products_of
+    from weighbridge.execution.narrow_products import largest, products_of
     from weighbridge.transcript.reader import Transcript
 
-    return [str(each) for each in products_of(map(Transcript.open, runs))]  # our own
+    found = [each for run in runs for each in products_of(Transcript.open(run))]  # our own
+    return [str(each) for each in largest(found, MOST_PRODUCTS)]
 
 
 def _record(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from verifier.evidence import bundle
 from verifier.evidence.bundle import EvidenceError
-from weighbridge.cli.gpu_evidence.statement import STATEMENT, Recording, Statement, open_statement
+from weighbridge.cli.gpu_evidence.statement import MOST_PRODUCTS, STATEMENT, Recording, Statement, open_statement
 from weighbridge.core.bounded import DEFAULT_LIMITS
 from weighbridge.core.errors import WeighbridgeError
 from weighbridge.execution.replay import replay
@@ -23,7 +23,7 @@ from weighbridge.execution.worker_process import Limits
 from weighbridge.transcript.files import read_manifest
 
 if TYPE_CHECKING:
-    from weighbridge.numerics.units.probing import Rule
+    from weighbridge.numerics.units.probing import Product, Rule
 
 Outcome = Literal["verified", "consistent", "claimed", "failed"]
 _MAX_STATEMENT = 32 << 20
@@ -88,7 +88,7 @@ def verify(
     if here != dict(statement.parts):
         differ = sorted(name for name in {*here, *statement.parts} if here.get(name) != statement.parts.get(name))
         raise EvidenceError(f"{differ[0]} is not the part that was signed; get the file again", code="evidence.altered")
-    claims = [*_consistent(statement, progress)]
+    claims = [*_consistent(statement, progress), *_of_trainings(statement, directory, limits, progress)]
     drawn = random.Random(seed).sample(range(len(statement.recordings)), min(sample, len(statement.recordings)))
     for number, recording in enumerate(statement.recordings):
         if number in drawn:
@@ -217,6 +217,34 @@ def _products(
     for unit in candidates or ():
         if f"unit-{unit}" in TRUNCATING:
             claims.append(_declarable(place, unit, rules))
+    return claims
+
+
+def _of_trainings(
+    statement: Statement, directory: Path, limits: Limits, progress: Callable[[str, int, int], None]
+) -> list[Claim]:  # fmt: skip
+    """Compares the products that were probed with those that the transcripts in the file have."""
+    from weighbridge.execution.narrow_products import largest, listed
+
+    found: set[Product] = set()
+    for number, recording in enumerate(statement.recordings, 1):
+        try:
+            found.update(listed(directory / recording.folder, limits=limits))
+        except WeighbridgeError as error:
+            lacking = error.reason in _LACKING
+            return [Claim("claimed" if lacking else "failed", f"products of {_title(recording)}: {error.message}")]
+        progress("reading programs", number, len(statement.recordings))
+    expected = [str(each) for each in largest(found, MOST_PRODUCTS)]
+    claims = []
+    for place, said in statement.units.items():
+        probed = said.keys() - {"short", "long"}
+        left_out = [each for each in expected if each not in probed]
+        if wrong := [*left_out, *sorted(probed - set(expected))]:
+            one = "is not among those that were probed" if left_out else "was probed, and is not among the transcripts'"
+            claims.append(Claim("failed", f"products of the trainings on {place}: {wrong[0]} {one}"))
+        elif expected:
+            says = f"the {len(expected)} products that were probed on {place} are those that the transcripts have"
+            claims.append(Claim("consistent", says + (", the largest" if len(expected) == MOST_PRODUCTS else "")))
     return claims
 
 
