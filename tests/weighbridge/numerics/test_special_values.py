@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weighbridge import replay
+from weighbridge.core.errors import RefusedOperationError
 from weighbridge.numerics.evaluate import evaluate
 from weighbridge.numerics.rounding.canonical_nan import holds_nan, make_canonical
+from weighbridge.numerics.slices import table
 
 aten = torch.ops.aten
 X86 = platform.machine() == "x86_64"
@@ -96,6 +98,30 @@ def test_guilty_kernels_give_the_same_bits_on_every_instruction_set() -> None:
 def test_every_rule_gives_the_same_bits_on_every_instruction_set() -> None:
     best = torch.backends.cpu.get_cpu_capability()  # PyTorch obeys a setting that the processor does not have
     assert_alike([], ("default", "avx2", *(["avx512"] if "avx512" in best.lower() else [])))
+
+
+def _alone(operands: tuple[Any, ...], at: int) -> tuple[Any, ...]:
+    return tuple(v[at : at + 1].clone() if isinstance(v, Tensor) and v.dim() else v for v in operands)
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+def test_an_element_alone_comes_out_as_among_others(dtype: torch.dtype) -> None:
+    """Vector code and that of a tail say the same. Else a part of an operation, or a replay, had another result."""
+    values, tried = special(dtype), 0
+    for key in sorted(CALLS.keys() & table.members("element")):
+        name, _, overload = key.partition(".")
+        op = getattr(getattr(aten, name), overload)
+        for operands in CALLS[key](values[torch.randperm(70, generator=torch.Generator().manual_seed(2))], values):
+            named = operands[-1] if isinstance(operands[-1], dict) else {}
+            args = operands[: -1 if named else None]
+            try:
+                whole = evaluate(op, args, named, Alone())
+            except (RefusedOperationError, RuntimeError):
+                continue
+            single = torch.cat([evaluate(op, _alone(args, at), named, Alone()) for at in range(70)])
+            assert torch.equal(bits(whole), bits(single)), (key, operands[1:])
+            tried += 1
+    assert tried > 100
 
 
 @pytest.mark.parametrize("to", FORMATS, ids=str)

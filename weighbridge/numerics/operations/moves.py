@@ -93,6 +93,9 @@ def evaluate(op: Op, args: Sequence[Any], kwargs: dict[str, Any], bound: dict[st
         _check_conversion(op, bound)
     if name == "scatter" and "src" in bound and bound["self"].is_cuda:
         out = _scatter_last(op, args, kwargs, bound)
+    elif name == "copysign" and is_float(other := bound["other"]) and other.dtype is not bound["self"].dtype:
+        # Code that converts the other operand first may lose the sign of a NaN.
+        out = op(bound["self"], torch.where(other.signbit(), -1.0, 1.0).to(other.dtype))
     else:
         out = op(*args, **kwargs)
     if name in _JUDGED and is_float(bound["self"]):
