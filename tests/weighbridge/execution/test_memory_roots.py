@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from support.disputed import record
+from support.operator_examples import Example
 from support.recording_store import RecordingStore
+from support.single_steps import SingleStep
 from support.workers_here import workers_here
 
 from weighbridge.core.memory_map import Held, MemoryMap
@@ -18,8 +20,11 @@ from weighbridge.execution.dispute.tracing import Tracing
 from weighbridge.execution.executor import Executor
 from weighbridge.execution.memory_roots import MemoryRoots, held, slots_of
 from weighbridge.execution.worker_process import Limits
+from weighbridge.numerics.conformance.bound_policy import named
 from weighbridge.transcript.reader import Transcript
 from weighbridge.transcript.tape import Tape
+
+aten = torch.ops.aten
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +90,39 @@ def test_what_was_hashed_as_a_result_is_not_hashed_again(name: str, monkeypatch:
     monkeypatch.setattr(Tracing, "taken", lambda _: [])
     assert leaves() == made
     assert 2 * once < sum(hashed) - once
+
+
+def _normalised(mean: torch.Tensor, variance: torch.Tensor) -> Example:
+    x = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(1))
+    x[0, 1, 2] = torch.nan
+    return Example(aten._native_batch_norm_legit.default, (x, None, mean, mean, variance, True, 0.5, 1e-5))
+
+
+def _noted() -> dict[str, Example]:
+    """Returns calls whose results lie in other places than they were hashed in, or in several."""
+    both, grid = torch.rand(7), torch.tensor([[0.0, -0.0, torch.nan], [1.0, torch.inf, -1.0]])
+    halves = grid.bfloat16()
+    return {
+        "a part of a storage": Example(aten.clamp_.default, (torch.cat([grid, grid])[1:3], -0.5)),
+        "a column": Example(aten.mul_.Tensor, (grid[:, 1], grid[:, 2])),
+        "a column of one row": Example(aten.mul_.Tensor, (grid[:1][:, 1], 0.5)),
+        "all of a storage": Example(aten.add_.Tensor, (grid.clone(), grid), {"alpha": 2.0}),
+        "transposed": Example(aten.clamp_.default, (grid.clone().t(), -0.5)),
+        "half precision": Example(aten.exp_.default, (halves.clone(),)),
+        "converted": Example(aten.copy_.default, (halves.clone(), grid)),
+        "itself": Example(aten.mul_.Tensor, (both, both)),
+        "nothing": Example(aten.mul_.Tensor, (both[:0], both[:0])),
+        "statistics beside each other": _normalised(both[:3], both[3:6]),
+        "statistics over each other": _normalised(both[:3], both[1:4]),
+        "statistics that are the same": _normalised(x := torch.rand(3), x),
+        "statistics apart": _normalised(torch.rand(3), torch.rand(3)),
+    }
+
+
+@pytest.mark.parametrize("name", _noted())
+def test_a_tree_is_the_same_if_all_is_hashed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = SingleStep(_noted()[name], named("mixed"))
+    told = step.told()
+    assert (told.parted, step.judged(told).verdict) == ("", "admissible")
+    monkeypatch.setattr(Tracing, "taken", lambda _: [])
+    assert step.told().leaves == told.leaves
