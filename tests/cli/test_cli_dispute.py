@@ -68,6 +68,7 @@ def test_a_defender_of_steps_that_cannot_be_disputed_does_not_lose(
         answer("dispute", "open", run, "--own", *step, "--key", mine, "--out", file)
         said = answer("dispute", "answer", file, sketched, "--key", theirs)["sent"]
         assert said == ("course" if by_course else "answer")
+        assert weighbridge("dispute", "show", file)[1] == "2 messages; next is the referee\n"
         ruled = answer("dispute", "judge", file, "--key", referee)
         assert {(c["verdict"], c["code"]) for c in ruled["claims"]} == {("undecided", "dispute.ground")}
         assert answer("dispute", "verify", file)["agrees"]
@@ -105,6 +106,23 @@ def test_a_step_with_logs_on_demand_is_disputed_by_its_signed_tree(recordings: R
         assert fails("dispute", "open", run, "--step", "2", "--key", theirs, *own) == "dispute.supplement"
         answer("dispute", "open", run, "--step", "2", "--key", mine, "--out", tmp_path / "third")
         assert fails("dispute", "answer", tmp_path / "third", run, "--key", theirs) == "dispute.supplement"
+
+
+def test_a_person_is_told_where_two_trainings_part(run: Path, tmp_path: Path) -> None:
+    """Courses that part name the step. Equal ones name none, which is said in words."""
+
+    def change(step: int, _: Tape, fields: dict[str, Any]) -> None:
+        if step == disputed.STEP:
+            fields["state"] = bytes(32)
+
+    mine, theirs = _key(tmp_path / "mine"), _key(tmp_path / "theirs")
+    forged = forge(run, tmp_path / "forged", change)
+    for other, told in ((run, "there is no step to dispute"), (forged, f"the courses part at step {STEP}\n")):
+        file = tmp_path / f"{other.name}.dispute"
+        assert weighbridge("dispute", "open", run, "--own", "--key", mine, "--out", file)[0] == 0
+        assert weighbridge("dispute", "show", file)[1].startswith("1 message; ")
+        code, said, _ = weighbridge("dispute", "answer", file, other, "--key", theirs)
+        assert (code, told in said, "None" in said) == (0, True, False), said
 
 
 def test_an_honest_record_wins_and_a_damaged_file_is_refused(run: Path, tmp_path: Path) -> None:

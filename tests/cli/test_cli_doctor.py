@@ -258,6 +258,15 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
     assert "epoch" not in out
 
 
+def test_where_nothing_stands_in_the_way_the_next_command_is_whole(tmp_path: Path) -> None:
+    """It can be pasted: it has the options that were examined, and the script's own arguments."""
+    script = write(tmp_path)
+    code, out, _ = weighbridge("doctor", "--steps", "3", "--seed", "4", script, "--rate", "0.1", "a name")
+    assert code == 0
+    last = out.splitlines()[-1]
+    assert last.endswith(f"weighbridge record --out RUN --seed 4 {script} --rate 0.1 'a name'"), last
+
+
 def test_bad_usage(tmp_path: Path) -> None:
     script = write(tmp_path)
     assert fails("doctor", tmp_path / "no.py") == "usage"

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import weighbridge
+from weighbridge.attest.manifest import load_or_create_key
 from weighbridge.cli import job
 from weighbridge.cli._inputs import MAX_FILE_BYTES, gib, read_file
 from weighbridge.core.errors import TranscriptError, UsageError
@@ -63,6 +65,40 @@ def test_a_command_refuses_a_huge_file_in_little_memory(tmp_path: Path, words: l
     )  # fmt: skip
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "name the right file" in ran.stderr or "root" in ran.stderr
+
+
+@pytest.mark.parametrize("empty", [True, False])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "RUN"],
+        ["replay", "RUN"],
+        ["compare", "RUN", "RUN"],
+        ["regenerate", "RUN"],
+        ["tape", "show", "RUN"],
+        ["tape", "passport", "RUN"],
+        ["transcript", "export", "RUN", "copy"],
+        ["dispute", "open", "RUN", "--step", "1", "--key", "KEY", "--out", "case"],
+        ["dispute", "open", "RUN", "--own", "--key", "KEY", "--out", "case"],
+        ["audit", "plant", "RUN", "copy", "--step", "1", "--key", "KEY"],
+        ["audit", "order", "RUN", "--steps", "1", "--seed", "1", "--service", "5f" * 32, "--key", "KEY", "--out", "o"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_mistyped_directory_of_a_transcript_is_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], empty: bool
+) -> None:
+    """The exit code is 2, and the message names the directory and says what to do."""
+    monkeypatch.chdir(tmp_path)
+    run, key = tmp_path / "mistyped", tmp_path / "own.key"
+    load_or_create_key(key)
+    if empty:
+        run.mkdir()
+    code, out, err = weighbridge(*({"RUN": str(run), "KEY": str(key)}.get(word, word) for word in words))
+    assert (code, out) == (2, ""), err
+    (line,) = err.splitlines()
+    assert str(run) in line
+    assert "give the directory of a transcript" in line
 
 
 def test_what_the_other_party_of_a_job_sent_is_a_regular_file(tmp_path: Path) -> None:

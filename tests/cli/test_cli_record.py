@@ -146,6 +146,21 @@ def test_what_cannot_be_recorded_is_said(script: Path, tmp_path: Path) -> None:
     assert "ended after step 0" in err
 
 
+def test_the_key_of_a_party_signs(script: Path, tmp_path: Path) -> None:
+    """So that supplements bind it in disputes. `regenerate` has to be given that key, as no other copy is kept."""
+    key = tmp_path / "own.key"
+    assert fails("record", "--out", tmp_path / "run", "--key", key, script) == "usage"
+    code, public, _ = weighbridge("rules", "key", key)
+    assert code == 0
+    beacon = ("--logs", "on-demand", "--beacon", tmp_path)
+    assert fails("record", "--out", tmp_path / "run", "--key", key, *beacon, script) == "usage"
+    code, _, err = weighbridge("record", "--out", tmp_path / "run", "--key", key, "--logs", "on-demand", script)
+    assert code == 0, err
+    assert Transcript.open(tmp_path / "run").manifest.public.hex() == public.strip()
+    assert not (tmp_path / "run.key").exists()
+    assert answer("regenerate", tmp_path / "run", "--steps", "2:3", "--key", key)["written"] == 1
+
+
 HALF = """
 import torch
 from torch import nn

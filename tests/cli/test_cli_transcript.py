@@ -22,7 +22,7 @@ def test_export_prints_sizes_before_and_after(
     assert facts["left_out"] == [f"checkpoints/{step:08d}.safetensors" for step in (1, 3, 5)]
     assert facts["bytes_before"] - facts["bytes_after"] == facts["before"]["checkpoints"]
     assert run(["transcript", "export", str(honest_run), str(tmp_path / "whole")]) == 0
-    assert "0 files left out" in capsys.readouterr().out
+    assert "0 files left out\n" in capsys.readouterr().out
     assert run(["show", str(tmp_path / "out"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left out"] == [1, 3, 5]
 

@@ -60,6 +60,8 @@ def exit_of(error: WeighbridgeError) -> Exit:
     """Returns the exit code of a command that `error` ended."""
     if error.reason == "internal":
         return Exit.INTERNAL
+    if error.reason == "transcript.file.missing" and error.details.get("path") == "manifest.json":
+        return Exit.UNREADABLE  # the directory is none of a transcript: most likely a mistyped path
     if error.reason.startswith(_FINDING_PREFIXES) and not error.reason.startswith(_NO_FINDING_PREFIXES):
         return Exit.FINDINGS
     return Exit.UNREADABLE
@@ -68,6 +70,17 @@ def exit_of(error: WeighbridgeError) -> Exit:
 def one_line(text: str) -> str:
     """Returns `text` on one line, without control characters that a hostile input could steer a terminal with."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def counted(number: int, thing: str, things: str = "") -> str:
+    """Returns a number with the word for what it counts: 1 message, 1,200 messages, 2 leaves.
+
+    Args:
+        number: How many there are.
+        thing: The word for one.
+        things: The word for several, if it is not `thing` and an s.
+    """
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
 def print_json(value: Any) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weighbridge.core import secret_files
 from weighbridge.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from weighbridge.attest.manifest import SigningKey
 
 MAX_FILE_BYTES = 64 << 20
 
@@ -66,7 +69,24 @@ def require_transcript(run: Path) -> None:
         UsageError: It does not.
     """
     if not (run / "manifest.json").is_file():
-        raise UsageError(f"{run} is no transcript: it has no manifest.json")
+        lacks = "it has no manifest.json" if run.is_dir() else "there is no such directory"
+        raise UsageError(
+            f"{run} is no transcript: {lacks}; give the directory of a transcript (`weighbridge transcript recover` "
+            "one whose recording crashed)"
+        )
+
+
+def signing_key(path: Path) -> SigningKey:
+    """Returns a party's private key out of a file, which has to be there.
+
+    Raises:
+        UsageError: There is no such file, it is no Ed25519 key, or others may read it.
+    """
+    from weighbridge.attest.manifest import load_or_create_key
+
+    if not path.exists():
+        raise UsageError(f"there is no key {path}; make it with `weighbridge rules key {path}`")
+    return load_or_create_key(path)
 
 
 def require_database(where: str) -> None:

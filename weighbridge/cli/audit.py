@@ -16,7 +16,7 @@ import typer
 from weighbridge.cli import audit_orders
 from weighbridge.cli._bars import steps_bar
 from weighbridge.cli._exits import Exit, one_line, print_json
-from weighbridge.cli._inputs import Json, read_file
+from weighbridge.cli._inputs import Json, read_file, signing_key
 from weighbridge.cli.dispute import key_in_hex
 from weighbridge.cli.replay import require_device
 from weighbridge.core.errors import UsageError, WeighbridgeError
@@ -96,7 +96,7 @@ def plan(
             planted=hidden.commitment(),
             orders=orders,
         ),
-        audit_orders.signing(key),
+        signing_key(key),
     )
     _keep(_beside(out), asdict(hidden))
     due = [in_utc(info.time_ms(number)) for number in case.plan.rounds]
@@ -110,7 +110,7 @@ def enrol(case: _Case, beacon: _Beacon, key: _Key, as_json: Json = False) -> Non
     from verifier.auditing import parties
 
     found = _case(case)
-    parties.enrol(found, audit_orders.signing(key), _open(beacon).info, _now())
+    parties.enrol(found, signing_key(key), _open(beacon).info, _now())
     _tell({"audit": found.digest.hex()}, as_json)
 
 
@@ -168,7 +168,7 @@ def run(
 
     kept = _claims_file(key, found)
     made = parties.commit(
-        found, audit_orders.signing(key), _open(beacon), replay, lambda opened: _keep(kept, opened_to_json(opened))
+        found, signing_key(key), _open(beacon), replay, lambda opened: _keep(kept, opened_to_json(opened))
     )
     if as_json:
         said: dict[str, Any] = {"committed": {str(at): claim.verdict for at, (_, claim) in made.items()}, "left": left}
@@ -183,7 +183,7 @@ def close(case: _Case, beacon: _Beacon, key: _Key, as_json: Json = False) -> Non
     from verifier.auditing import parties
 
     found = _case(case)
-    names = parties.close(found, audit_orders.signing(key), _open(beacon).info, _now())
+    names = parties.close(found, signing_key(key), _open(beacon).info, _now())
     _tell({"audit": found.digest.hex(), "committed": names}, as_json)
 
 
@@ -195,7 +195,7 @@ def open_(case: _Case, beacon: _Beacon, key: _Key, as_json: Json = False) -> Non
 
     found = _case(case)
     opened = opened_of(_json(_claims_file(key, found), "name the key that you replayed with"))
-    parties.open_claims(found, audit_orders.signing(key), _open(beacon).info, _now(), opened)
+    parties.open_claims(found, signing_key(key), _open(beacon).info, _now(), opened)
     _tell({"audit": found.digest.hex(), "opened": len(opened)}, as_json)
 
 
@@ -209,7 +209,7 @@ def verdict(
     from verifier.auditing.verdict import judge
 
     require_device(device)
-    found, signing, places = _case(case), audit_orders.signing(key), _places(runs)
+    found, signing, places = _case(case), signing_key(key), _places(runs)
     hidden = Planted.from_json(_json(planted or _beside(case), "ask the coordinator for it"))
     said = judge(
         found,
@@ -241,7 +241,7 @@ def plant(
     """Make a transcript that is false in one step, to see whether auditors find it."""
     from verifier.auditing import planting
 
-    planting.plant(run, out, step, audit_orders.signing(key))
+    planting.plant(run, out, step, signing_key(key))
     print(f"{out} is false in step {step}; plan it with --planted {out}={step}")
 
 

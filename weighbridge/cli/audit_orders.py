@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weighbridge.cli._exits import Exit, one_line, print_json
-from weighbridge.cli._inputs import Json, Run, read_file, require_transcript, write_file
+from weighbridge.cli._exits import Exit, counted, one_line, print_json
+from weighbridge.cli._inputs import Json, Run, read_file, require_transcript, signing_key, write_file
 from weighbridge.cli.dispute import key_in_hex
 from weighbridge.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from weighbridge.attest.manifest import SigningKey
     from weighbridge.attest.training_order import SignedOrder
 
 _Order = Annotated[Path, typer.Argument(help="File of the order.")]
@@ -46,7 +45,7 @@ def order(
     require_transcript(run)
     if out.exists():
         raise UsageError(f"{out} exists; give another file")
-    own = signing(key)
+    own = signing_key(key)
     drawn = None if seed_of_data else secrets.randbelow(1 << 63) if seed is None else seed
     made = sign(
         ordered_like(
@@ -70,7 +69,7 @@ def accept(
     as_json: Json = False,
 ) -> None:
     """Accept an order (the service): sign it, in its file."""
-    made = _read(file).accept(signing(key))
+    made = _read(file).accept(signing_key(key))
     write_file(file, made.to_cbor())
     _tell(made, as_json)
 
@@ -87,7 +86,7 @@ def delivery(file: _Order, run: Run, as_json: Json = False) -> Exit:
         print_json(said)
     else:
         for tape, count in told.counts.items():
-            print(one_line(f"program {tape[:16]} ran {count} times"))
+            print(one_line(f"program {tape[:16]} ran {counted(count, 'time')}"))
         for each in found:
             print(one_line(f"{each.severity} {each.id}: {each.message}"))
         if not found:
@@ -117,19 +116,6 @@ def load(file: Path) -> SignedOrder:
     signed = _read(file)
     signed.require_accepted()
     return signed
-
-
-def signing(path: Path) -> SigningKey:
-    """Returns a party's key.
-
-    Raises:
-        UsageError: There is none.
-    """
-    from weighbridge.attest.manifest import load_or_create_key
-
-    if not path.exists():
-        raise UsageError(f"there is no key {path}; make it with `weighbridge rules key {path}`")
-    return load_or_create_key(path)
 
 
 def _read(file: Path) -> SignedOrder:

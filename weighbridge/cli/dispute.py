@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weighbridge.cli import dispute_memory, sealed_dispute
-from weighbridge.cli._exits import Exit, one_line, print_json
-from weighbridge.cli._inputs import Json, Run, read_file, write_file
+from weighbridge.cli._exits import Exit, counted, one_line, print_json
+from weighbridge.cli._inputs import Json, Run, read_file, require_transcript, signing_key, write_file
 from weighbridge.cli.replay import require_device
 from weighbridge.core.errors import UsageError, WeighbridgeError
 
 if TYPE_CHECKING:
-    from weighbridge.attest.manifest import SigningKey
     from weighbridge.execution.dispute.client import RefereeClient
     from weighbridge.execution.dispute.game import Dispute
     from weighbridge.execution.dispute.messages import Challenge, Course, Message, Ruling
@@ -88,6 +87,7 @@ def open_(
         raise UsageError(f"{out} exists; give another file")
     answering = None if referee is None else key_in_hex(defender or "")
     signing = signing_key(key)
+    require_transcript(run)
     require_device(device)
     said: dict[str, Any] = {}
     content: Course | Challenge
@@ -102,7 +102,9 @@ def open_(
             moves.require_own(mine)
         content = moves.challenge(mine, step, own=own, supplements=statements(supplement))
         said |= {"leaves": len(mine.leaves), "parted": mine.parted}
-        told = f"{len(mine.leaves)} leaves of step {step}; " + (mine.parted or "the step came out as recorded")
+        told = f"{counted(len(mine.leaves), 'leaf', 'leaves')} of step {step}; " + (
+            mine.parted or "the step came out as recorded"
+        )
     require_open(content.terms)
     message = signed(START, content, signing)
     said["bytes"] = len(message.data)
@@ -152,6 +154,8 @@ def answer(
         raise UsageError(f"nothing is due from this key, but from the {game.NAMES[party]} ({_DUE[due]})")
     content: Content
     other = ""
+    if dispute.memory is None and not decline:
+        require_transcript(run)
     if decline:
         content = moves.declined(due)
     elif dispute.memory is not None:
@@ -200,15 +204,34 @@ def answer(
         with connected(referee, credentials) as service:
             service.post(case, message.data)
     said = {"sent": due, "bytes": len(message.data), "step": dispute.step, "leaf": dispute.leaf, "other_tables": other}
-    where = "" if dispute.leaf is None else f"; the first leaf that differs is {dispute.leaf}"
-    if dispute.memory is not None:
-        print_json(said) if as_json else print(one_line(dispute_memory.sent(dispute.memory, due, len(message.data))))
-        return
+    if as_json:
+        print_json(said)
+    elif dispute.memory is not None:
+        print(one_line(dispute_memory.sent(dispute.memory, due, len(message.data))))
+    else:
+        print(_sent(dispute, due, len(message.data)))
+
+
+def _sent(dispute: Dispute, due: str, size: int) -> str:
+    """Says what was sent in a dispute about a step, and how that stands now."""
+    if due in ("course", "range"):
+        if dispute.apart:
+            stands = (
+                "there is no step to dispute, as the courses are equal, or they part in what a step begins with, or at "
+                "a step that cannot be disputed; have the referee rule"
+            )
+        elif dispute.step is None:
+            stands = f"the courses part in range {dispute.disputed_range}"
+        else:
+            stands = f"the courses part at step {dispute.step}"
+        return f"{due}, {size} bytes; {stands}"
     if not dispute.common:
-        where = "; the records of the step differ, or there is none to answer with"
+        stands = "; the records of the step differ, or there is none to answer with"
     elif dispute.equal:
-        where = "; both name the same leaves"
-    print_json(said) if as_json else print(f"{due} of step {dispute.step}, {len(message.data)} bytes{where}")
+        stands = "; both name the same leaves"
+    else:
+        stands = "" if dispute.leaf is None else f"; the first leaf that differs is {dispute.leaf}"
+    return f"{due} of step {dispute.step}, {size} bytes{stands}"
 
 
 @app.command()
@@ -238,7 +261,7 @@ def show(
     whose = "referee" if due == "nothing" else game.NAMES[party]
     said = {"waits_for": whose, "due": due, "messages": len(messages), "used": used, **named}
     print_json(said) if as_json else print(
-        f"{len(messages)} messages; next is the {whose}" + f", {due}" * (whose != "referee")
+        f"{counted(len(messages), 'message')}; next is the {whose}" + f", {due}" * (whose != "referee")
     )
     return Exit.NOTHING_FOUND
 
@@ -319,15 +342,6 @@ def _told(ruling: Ruling, as_json: bool, more: dict[str, Any]) -> int:
         for claim in claims:
             print(one_line(f"claim of the {claim['party']}: {claim['verdict']} ({claim['code']}): {claim['reason']}"))
     return Exit.FINDINGS if any(c["verdict"] in ("false", "forfeit") for c in claims) else Exit.NOTHING_FOUND
-
-
-def signing_key(path: Path) -> SigningKey:
-    """Returns a private key out of a file, which has to be there."""
-    from weighbridge.attest.manifest import load_or_create_key
-
-    if not path.exists():
-        raise UsageError(f"there is no key {path}; make it with `weighbridge rules key {path}`")
-    return load_or_create_key(path)
 
 
 def statements(files: list[Path] | None) -> list[bytes]:

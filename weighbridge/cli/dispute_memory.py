@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weighbridge.cli._exits import print_json
-from weighbridge.cli._inputs import Json, read_file, write_file
+from weighbridge.cli._inputs import Json, read_file, signing_key, write_file
 from weighbridge.core.errors import UsageError, WeighbridgeError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def memory(
     if out is not None and out.exists():
         raise UsageError(f"{out} exists; give another file")
     answering = None if referee is None else dispute.key_in_hex(defender or "")
-    signing = dispute.signing_key(key)
+    signing = signing_key(key)
     if source.is_dir():
         if step is None or region is None:
             raise UsageError("of a transcript, a storage of one state is claimed; give --step and --region")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from weighbridge.core.errors import Finding, UsageError
 
 if TYPE_CHECKING:
     from prover.examination.diagnosis import Diagnosis
+    from prover.examination.examine import Request
 
 SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 _HEADS = {
@@ -24,6 +26,8 @@ _HEADS = {
     "slow": "where a recorded step spends its time",
     "note": "worth knowing",
 }
+_DEFAULTS = {"policy": "mixed", "seed": 0, "evaluation": "native"}
+"""Options that `record` has too, and what they are there if they are not given."""
 _SHOWN = 20
 """Findings of one kind that are shown to a person."""
 
@@ -64,7 +68,7 @@ def command(
     if as_json:
         print_json(describe(found))
     else:
-        for line in lines(found):
+        for line in lines(found, _recording(request)):
             print(line)
     return Exit.NOTHING_FOUND if found.clear else Exit.FINDINGS
 
@@ -84,8 +88,25 @@ def describe(found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def lines(found: Diagnosis) -> Iterator[str]:
-    """Yields a diagnosis as lines for a person."""
+def _recording(request: Request) -> str:
+    """Returns the command that records what was examined, with the same options and arguments."""
+    words = ["weighbridge"]
+    if request.ranks > 1:
+        words = ["torchrun", "--nproc-per-node", str(request.ranks), "-m", "weighbridge.cli"]
+    words += ["record", "--out", "RUN"]
+    for name, value in (("policy", request.policy), ("seed", request.seed), ("evaluation", request.evaluation)):
+        if value != _DEFAULTS[name]:
+            words += [f"--{name}", str(value)]
+    return shlex.join([*words, str(request.script), *request.arguments])
+
+
+def lines(found: Diagnosis, recording: str) -> Iterator[str]:
+    """Yields a diagnosis as lines for a person.
+
+    Args:
+        found: What was found.
+        recording: The command that records the script.
+    """
     if found.output:
         yield "the script's last lines:"
         for text in found.output:
@@ -108,7 +129,7 @@ def lines(found: Diagnosis) -> Iterator[str]:
     seen = f"in {found.steps} step{'' if found.steps == 1 else 's'}"
     ended = ", after which the script ended by itself" if found.ended == "itself" else ""
     if found.clear:
-        yield f"nothing stands in the way, {seen}{ended}: weighbridge record --out RUN {found.script}"
+        yield f"nothing stands in the way, {seen}{ended}: {one_line(recording)}"
     else:
         grave = sum(finding.severity != "info" for finding in found.findings)
         yield f"{grave} finding{'' if grave == 1 else 's'} {seen}{ended}"

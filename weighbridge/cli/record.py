@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weighbridge.cli._inputs import signing_key
 from weighbridge.cli.bench.layout import DEFAULT, Bench
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.log_kinds import KINDS
@@ -63,6 +64,12 @@ def command(
         bool,
         typer.Option("--confidential", help="The draft says that only sealed workers judge its disputes."),
     ] = False,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Private key that signs, of `weighbridge rules key FILE`; by default a new one."
+        ),
+    ] = None,
     unit_model: Annotated[bool, typer.Option("--unit-model", help=UNIT_MODEL)] = False,
 ) -> int:
     """Run a training script as it is, and record it. The exit code and the output are the script's own."""
@@ -76,6 +83,9 @@ def command(
         raise UsageError(f"--logs takes {' or '.join(KINDS)}, not {logs!r}")
     if unit_model and policy not in MODELLED:
         raise UsageError(f"--unit-model goes with --policy {' or '.join(MODELLED)}, not {policy!r}")
+    if key is not None and beacon is not None:
+        raise UsageError("what repeats segments signs with the key in RUN.key; leave out --key, or --beacon")
+    signing = None if key is None else signing_key(key)
     from prover.following.script import record_script
 
     repeats = None
@@ -91,6 +101,7 @@ def command(
         "resume": resume,
         "logs": logs,
         "confidential": confidential,
+        "key": signing,
     }
     with _attached(chip) if chip else nullcontext() as shim, _modelled(policy) if unit_model else nullcontext():
         code, recorded = record_script(script, arguments or (), out, chip=shim, **options)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weighbridge.cli._exits import Exit, one_line, print_json
+from weighbridge.cli._exits import Exit, counted, one_line, print_json
 from weighbridge.cli._inputs import (
     Json,
     Run,
@@ -189,7 +189,7 @@ def gather(
     claim = moves.challenge(mine, found.step, own=not theirs, supplements=statements(supplement))
     sealed_files.gather(out, run, claim, opens)
     told = mine.parted or "the step came out as recorded"
-    print(one_line(f"{len(mine.leaves)} leaves of step {found.step}; {told}"))
+    print(one_line(f"{counted(len(mine.leaves), 'leaf', 'leaves')} of step {found.step}; {told}"))
     print(f"{out} is what the worker gets; keep it secret")
 
 

@@ -37,7 +37,8 @@ def read_manifest(root: Path, limits: Limits) -> Manifest:
         if error.reason != "transcript.file.missing":
             raise
         raise TranscriptError(
-            f"{root} has no {MANIFEST}; give the directory of a transcript (`recover` one whose recording crashed)",
+            f"{root} has no {MANIFEST}; give the directory of a transcript (`weighbridge transcript recover` one whose "
+            "recording crashed)",
             code="transcript.file.missing",
             path=MANIFEST,
         ) from None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from weighbridge.cli._exits import print_json
+from weighbridge.cli._exits import counted, print_json
 from weighbridge.cli._inputs import Json, Run, require_transcript
 from weighbridge.cli.transcript import upload
 from weighbridge.core.errors import UsageError
@@ -43,7 +43,10 @@ def export(
     for folder, size in done.before.items():
         print(f"{folder:16}{size:16,}{done.after.get(folder, 0):16,}")
     print(f"{'bytes':16}{before:16,}{after:16,}")
-    print(f"{len(done.left_out)} files left out; `weighbridge replay {out}` makes their contents again")
+    print(
+        f"{counted(len(done.left_out), 'file')} left out"
+        + f"; `weighbridge replay {out}` recomputes what they held" * bool(done.left_out)
+    )
 
 
 @app.command("recover")
