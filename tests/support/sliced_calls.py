@@ -1,9 +1,46 @@
-"""Calls of operations that are executed in part and have no examples among those whose bounds are tested."""
+"""Calls of operations that are executed in part, also of those without examples for the test of bounds."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from support.operator_examples import EXAMPLES
 from support.operator_examples.example import Example, Maker, Op
+
+
+def calls(key: str, make: Maker) -> list[Example]:
+    """Returns calls of an overload: its examples, or operands as its schema asks for them."""
+    if key in EXAMPLES:
+        return list(EXAMPLES[key](make))
+    name, op = key.partition(".")[0], overload(key)
+    if found := calls_of(name, op, make):
+        return found
+    args: list[Any] = []
+    for number, argument in enumerate(
+        a for a in op._schema.arguments if not a.has_default_value() and not a.kwarg_only
+    ):
+        x = make(5, 7) if number == 0 else make(7)
+        kind = str(argument.type)
+        if "Tensor" not in kind:
+            args.append(0.75)
+        elif argument.name in ("mask", "condition") or name.startswith("logical"):
+            args.append(x > 0)
+        elif name.startswith("bitwise"):
+            args.append((x.clamp(-100, 100) * 8).to(torch.int64))
+        else:
+            args.append(make() if key == "masked_fill.Tensor" and number == 2 else x)
+    limits: dict[str, dict[str, Any]] = {"clamp.default": {"min": -0.5}, "clamp.Tensor": {"min": make(7)}}
+    limits |= {each: {"rounding_mode": "floor"} for each in ("div.Scalar_mode", "div.Tensor_mode")}
+    return [Example(op, tuple(args), limits.get(key, {}))]
+
+
+def overload(key: str) -> torch._ops.OpOverload:
+    """Returns the overload of a line of the table."""
+    name, _, rest = key.partition(".")
+    found = getattr(getattr(torch.ops.aten, name), rest)
+    assert isinstance(found, torch._ops.OpOverload)
+    return found
 
 
 def calls_of(name: str, op: Op, make: Maker) -> list[Example]:

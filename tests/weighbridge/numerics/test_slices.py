@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.operator_examples import EXAMPLES, STYLES, Example, Maker
+from support.operator_examples import STYLES, Example, Maker
 from support.sliced import check, memory_of, narrowed
-from support.sliced_calls import calls_of
+from support.sliced_calls import calls, overload
 
 from weighbridge.core.errors import TapeError
 from weighbridge.numerics.rule_table import RULES
@@ -24,38 +24,6 @@ CLASSES = get_args(table.Class)
 SLICED = sorted(key for key in RULES if table.class_of(key))
 OF_THEIR_OWN = table.members("reduction") | table.members("index")
 ALWAYS = ("element", "product", "window", "plane", "norm", "place", "column")
-
-
-def calls(key: str, style: str) -> list[Example]:
-    """Returns calls of an overload: its examples, or operands as its schema asks for them."""
-    make = Maker(style)
-    if key in EXAMPLES:
-        return list(EXAMPLES[key](make))
-    name, op = key.partition(".")[0], overload(key)
-    if found := calls_of(name, op, make):
-        return found
-    args: list[Any] = []
-    for number, argument in enumerate(a for a in op._schema.arguments if not a.has_default_value()):
-        x = make(5, 7) if number == 0 else make(7)
-        kind = str(argument.type)
-        if "Tensor" not in kind:
-            args.append(0.75)
-        elif argument.name in ("mask", "condition") or name.startswith("logical"):
-            args.append(x > 0)
-        elif name.startswith("bitwise"):
-            args.append((x.clamp(-100, 100) * 8).to(torch.int64))
-        else:
-            args.append(make() if key == "masked_fill.Tensor" and number == 2 else x)
-    limits = {"clamp.default": {"min": -0.5}, "clamp.Tensor": {"min": make(7)}}
-    return [Example(op, tuple(args), limits.get(key, {}))]
-
-
-def overload(key: str) -> torch._ops.OpOverload:
-    """Returns the overload of a line of the table."""
-    name, _, rest = key.partition(".")
-    found = getattr(getattr(torch.ops.aten, name), rest)
-    assert isinstance(found, torch._ops.OpOverload)
-    return found
 
 
 def test_every_line_of_the_table_of_rules_is_sliced_or_whole_for_a_reason() -> None:
@@ -82,7 +50,7 @@ def test_a_line_that_declares_neither_is_found(key: str, monkeypatch: pytest.Mon
 @settings(max_examples=6)
 @given(data=st.data())
 def test_a_slice_has_the_bound_the_value_and_the_roundings_of_the_whole(key: str, data: st.DataObject) -> None:
-    examples = [e for e in calls(key, data.draw(st.sampled_from(STYLES)))]
+    examples = calls(key, Maker(data.draw(st.sampled_from(STYLES))))
     example = data.draw(st.sampled_from(examples))
     assert check(example, data) or table.class_of(key) not in ALWAYS
 
