@@ -13,10 +13,17 @@ from support.recording_store import RecordingStore
 from support.sharded_runs import record
 from torch import Tensor
 
+from prover.keeping import collective_replay
+from weighbridge.core.errors import TranscriptError
+from weighbridge.execution.given_results import write_results
+from weighbridge.execution.given_terms import GIVEN
 from weighbridge.execution.straight_line.general import Exchanged
 from weighbridge.execution.virtual_ranks import Rendezvous
 from weighbridge.execution.workers.job_worker import JobReplay
+from weighbridge.execution.workers.replay_worker import Replay
 from weighbridge.transcript.collectives import Call
+from weighbridge.transcript.job_record import MeshCoordinate, rank_name, read_job
+from weighbridge.transcript.tensor_file import TensorFile
 
 PROGRAM = Path(__file__).parents[2] / "support" / "compiled_job.py"
 SAME = {
@@ -164,3 +171,38 @@ def test_a_replay_says_the_same_with_programs_and_operation_by_operation(jobs: P
         assert said == one_by_one
         assert min(exchanged) > 0
         assert not any(none)
+
+
+def test_a_cell_says_the_same_with_programs_and_operation_by_operation(jobs: Path, tmp_path: Path) -> None:
+    """It takes the results of collectives from a file; one that the record does not name is refused, wherever it is."""
+    path, results = jobs / "wrapped" / "compiled" / "run", tmp_path / "results"
+    steps = (0, LAST + 1)
+    collective_replay.cell_results(path, 1, steps, results)
+    coordinate = MeshCoordinate(read_job(path), 1)
+    request = {
+        "path": str(path / rank_name(1)), "coordinate": [coordinate.job.encode().hex(), 1], "steps": steps,
+        "results": str(results), "device": "cpu", "stop": None, "salt": None, "memory": 1 << 30,
+    }  # fmt: skip
+
+    def cell(*, programs: bool) -> tuple[Replay, dict[str, Any]]:
+        with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+            replay = Replay(request, [], lambda message: None)
+            replay._executor.programs = programs
+            return replay, replay.run()
+
+    (replay, said), (_, one_by_one) = (cell(programs=each) for each in (True, False))
+    assert said["verdict"] == one_by_one["verdict"] == GIVEN
+    assert said["state"] == one_by_one["state"]
+    assert any(isinstance(i, Exchanged) for p in replay._executor.made.values() if p for i in p._instructions)
+    file = TensorFile(results)
+    given = {tuple(map(int, name.split("/"))): file.read(name).clone() for name in file}
+    given[max(given)][3] ^= 1
+    write_results(results, coordinate, given)
+    refused = []
+    for programs in (True, False):
+        with pytest.raises(TranscriptError) as raised:
+            cell(programs=programs)
+        assert raised.value.reason == "job.results.mismatch"
+        refused.append(raised.value.message)
+    assert refused[0] == refused[1]
+    assert f"step {LAST}" in refused[0]
