@@ -110,6 +110,9 @@ def _noted() -> dict[str, Example]:
         "transposed": Example(aten.clamp_.default, (grid.clone().t(), -0.5)),
         "half precision": Example(aten.exp_.default, (halves.clone(),)),
         "converted": Example(aten.copy_.default, (halves.clone(), grid)),
+        "as many as there are": Example(
+            aten.unique_consecutive.default, (torch.arange(9000.0).div(90).floor(), True, True)
+        ),
         "itself": Example(aten.mul_.Tensor, (both, both)),
         "nothing": Example(aten.mul_.Tensor, (both[:0], both[:0])),
         "statistics beside each other": _normalised(both[:3], both[3:6]),
