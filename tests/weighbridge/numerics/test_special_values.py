@@ -20,7 +20,9 @@ from torch.nn import functional as F
 
 from weighbridge import replay
 from weighbridge.core.errors import RefusedOperationError
+from weighbridge.numerics.conformance.bound_policy import calibrated
 from weighbridge.numerics.evaluate import evaluate
+from weighbridge.numerics.operations.rounded import wide_results
 from weighbridge.numerics.rounding.canonical_nan import holds_nan, make_canonical
 from weighbridge.numerics.slices import table
 
@@ -122,6 +124,29 @@ def test_an_element_alone_comes_out_as_among_others(dtype: torch.dtype) -> None:
             assert torch.equal(bits(whole), bits(single)), (key, operands[1:])
             tried += 1
     assert tried > 100
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_signalling_nan_is_a_quiet_one_to_a_power_and_a_hypotenuse(dtype: torch.dtype) -> None:
+    """These are rounded, and 1 to the power of a quiet NaN is 1. Vector code did not tell the two apart."""
+    values = special(dtype)
+    nans = values[values.isnan()].repeat(8)
+    one, infinite, zero = (torch.full_like(nans, each) for each in (1.0, float("inf"), 0.0))
+    for op, *args in (
+        (aten.pow.Tensor_Tensor, one, nans), (aten.pow.Tensor_Tensor, nans, zero), (aten.hypot.default, infinite, nans),
+        (aten.hypot.default, nans, infinite),
+    ):  # fmt: skip
+        whole = evaluate(op, args, {}, Alone())
+        single = torch.cat([evaluate(op, _alone(tuple(args), at), {}, Alone()) for at in range(len(nans))])
+        assert not bool(whole.isnan().any() | single.isnan().any())
+        wide = torch.float64 if dtype is torch.float32 else torch.float32
+        (at_once,) = wide_results(op, args, {}, wide, calibrated())
+        assert not bool(at_once.isnan().any())
+        assert all(
+            not bool(wide_results(op, _alone(tuple(args), at), {}, wide, calibrated())[0].isnan().any())
+            for at in range(len(nans))
+        )
+    assert bits(nans).tolist() == bits(values[values.isnan()].repeat(8)).tolist(), "operands stay as they are"
 
 
 @pytest.mark.parametrize("to", FORMATS, ids=str)

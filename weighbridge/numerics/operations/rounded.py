@@ -26,6 +26,8 @@ _JUDGED = {"elu_backward": "self_or_result", "hardswish_backward": "self"}
 """Gradients whose kernels compare this operand. Where it is NaN, vector code gives NaN; the code of a tail may not."""
 _PARTIAL = frozenset({"lgamma", "digamma"})
 """Whose bounds refuse operands, so that they are asked whether or not anyone needs the bounds."""
+_QUIETED = frozenset({"pow", "hypot"})
+"""Whose vector code takes a signalling NaN, which one of bfloat16 stays, for a quiet one, and the code of a tail not."""
 _MEANS = {"native_layer_norm": "input", "var_mean": "self", "std_mean": "self"}
 """Whose second result is the mean of this operand, by algorithms that round on the way."""
 
@@ -66,6 +68,8 @@ def evaluate(
         wide["dtype"] = torch.float64
     name, overload = base_name(op)
     bounded = (context.bounded and (single or context.bounds_halves)) or name in _PARTIAL
+    if name in _QUIETED:
+        wide = {k: _quiet(v) for k, v in wide.items()}
     if name in _JUDGED:
         judged = wide[_JUDGED[name]]
         wide["grad_output"] = torch.where(judged.isnan(), judged, wide["grad_output"])
@@ -151,6 +155,8 @@ def wide_results(
     """Returns what an operation for which `unconditional` holds returns in a wide type, nothing rounded."""
     wide = [_widened(v, wide_type) for v in args]
     named = {k: _widened(v, wide_type) for k, v in kwargs.items()}
+    if base_name(op)[0] in _QUIETED:
+        wide = [_quiet(v) for v in wide]
     way = prescribed_products.way_for(op, [*args, *kwargs.values()], policy, wide_type)
     outputs = prescribed_products.evaluate(op, wide, named, way)
     returned = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
@@ -168,6 +174,11 @@ def _widened(value: Any, wide_type: torch.dtype) -> Any:
     if type(value) is list:
         return [_widened(v, wide_type) for v in value]
     return wide_type if isinstance(value, torch.dtype) and value in RULED else value
+
+
+def _quiet(value: Any) -> Any:
+    """An operand that was widened, with quiet NaNs: conversions to float64 make them so, and a product by 1 does."""
+    return value * 1 if isinstance(value, Tensor) and value.dtype is torch.float32 else value
 
 
 def _limits(rule: Rule, call: Call, policy: Policy, wide: torch.dtype) -> list[Bound]:
