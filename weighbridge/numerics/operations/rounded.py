@@ -27,7 +27,7 @@ _JUDGED = {"elu_backward": "self_or_result", "hardswish_backward": "self"}
 _PARTIAL = frozenset({"lgamma", "digamma"})
 """Whose bounds refuse operands, so that they are asked whether or not anyone needs the bounds."""
 _QUIETED = frozenset({"pow", "hypot"})
-"""Whose vector code takes a signalling NaN, which one of bfloat16 stays, for a quiet one, and the code of a tail not."""
+"""Whose vector code takes a signalling NaN for a quiet one, and the code of a tail does not; bfloat16 has such NaNs."""
 _MEANS = {"native_layer_norm": "input", "var_mean": "self", "std_mean": "self"}
 """Whose second result is the mean of this operand, by algorithms that round on the way."""
 
