@@ -212,6 +212,8 @@ class Operations:
             elif any(t is each for each in data) and recorder.lacks(t):
                 self.by_hand.enter(t)
             elif not recorder.knows(address) and address not in new:
+                if not recorder.built and self._is_data(t):
+                    recorder.tried(address)
                 self._notes.add(recorder, t, len(new), self.taint.line(address))
                 self.taint.clear(address)
                 new.add(address)

@@ -222,6 +222,15 @@ class SegmentRecorder(Recorder):
             self._steps.recount(optimizer, first=not segment.optimizers)
             segment.optimizers.add(id(optimizer))
 
+    def tried(self, address: int) -> None:
+        """Notes that the initialisation takes data from outside, which are its first batch if it updates a parameter.
+
+        Args:
+            address: Where they lie.
+        """
+        if self._segment is not None:
+            self._segment.data.add(address)
+
     def updated(self) -> None:
         """Notes that the program has updated a parameter without an optimizer."""
         if self._segment is not None:
@@ -274,6 +283,9 @@ class SegmentRecorder(Recorder):
     def build(self, found: Found) -> None:
         """Ends step 0: what was found is attached, and what of it was made elsewhere enters.
 
+        Of a program that updates its parameters itself, its first batch is in step 0. The data that this batch is of do
+        not become state, which would give each later step a program of its own: they enter anew when they are used.
+
         Args:
             found: The program's objects.
         """
@@ -289,7 +301,10 @@ class SegmentRecorder(Recorder):
         self.data_memory.built()
         if self.attempts is not None and PARENT not in self._declared:
             self._began_from = self.attempts.parent(segment.capture.undeclared)
+        written = self._written_in(segment)
         self.attach(*found.objects, **found.tensors_by_name)
+        if segment.stepped:
+            self._let_go(segment, written)
         self.earlier.settle()
 
     @unseen
@@ -322,7 +337,7 @@ class SegmentRecorder(Recorder):
         self._rename(segment)
         undeclared, before = dict(segment.capture.undeclared), self.step_number
         # Ranks draw from streams of their own in steps, and from one in edits.
-        written = {a for a, slot in segment.capture.slots.items() if slot in segment.capture.written | segment.before}
+        written = self._written_in(segment)
         held = self._finish(segment.capture, "step" if segment.stepped or self.in_job else "edit")
         if self.earlier.cut(segment.capture.tape, undeclared, before):
             self._out.put_returned(self.earlier.returned)
@@ -330,6 +345,14 @@ class SegmentRecorder(Recorder):
             self._checkpoint()  # of what the step left behind, so before anything of it is let go
         held.clear()
         beside.clear()
+        self._let_go(segment, written)
+
+    def _written_in(self, segment: _Segment) -> set[int]:
+        """Where the memory lies that operations have written."""
+        return {a for a, slot in segment.capture.slots.items() if slot in segment.capture.written | segment.before}
+
+    def _let_go(self, segment: _Segment, written: set[int]) -> None:
+        """Takes data out of the state that no operation has written and no attached object holds."""
         for address in segment.data - written - self._attached.storage_names().keys():
             if address in self._steps.state.names:
                 self._steps.expel(address)

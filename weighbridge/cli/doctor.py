@@ -155,7 +155,8 @@ def _costs(found: Diagnosis) -> Iterator[str]:
     if not cost:
         return
     if cost["step_seconds"] is None:
-        yield f"{'time':12}not measured: that takes three steps or more"
+        timed = "an optimizer, whose steps are timed" if cost["timed_steps"] else "three steps or more"
+        yield f"{'time':12}not measured: that takes {timed}"
     else:
         plain = cost["plain_seconds"]
         beside = "" if plain is None else f", {_time(plain)} unrecorded: {cost['slowdown']:.1f} times as long"

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from weighbridge import replay
 from weighbridge.core.errors import UsageError
 from weighbridge.transcript.reader import Transcript
 
-STEPS = 5
+STEPS = 7
 
 
 def tensors_without_modules() -> None:
@@ -61,6 +62,31 @@ def a_recurrent_net() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         for p in model.parameters():
             p.data.add_(p.grad, alpha=-0.5)
+
+
+def slices_in_order() -> None:
+    """Each step takes the slice after the last one, of a tensor that the program keeps; so do weights of classes."""
+    (x, y), model = arrays(), net()
+    weight = torch.from_numpy(np.linspace(0.5, 2.0, 4, dtype=np.float32))
+    for number in range(STEPS):
+        rows = slice(4 * number, 4 * number + 4)
+        nn.functional.cross_entropy(model(x[rows]), y[rows], weight).backward()
+        update_by_hand(model)
+
+
+@pytest.mark.filterwarnings("error::prover.following.notes.UndeclaredInputWarning")
+@pytest.mark.parametrize("program", [slices_in_order, a_recurrent_net])
+def test_slices_of_data_do_not_make_a_program_of_every_step(tmp_path: Path, program: Callable[[], None]) -> None:
+    """Where a slice begins is the batch's affair: steps that do the same have one tape, and the data are no state."""
+    with prover.follow(tmp_path / "run", seed=1):
+        program()
+    transcript = Transcript.open(tmp_path / "run")
+    first, second, *records, last = list(transcript.records())[1:]  # some take leave of step 0, or of the program
+    assert len(records) == STEPS - 4
+    assert len({record.tape for record in records}) == 1
+    assert all(transcript.batch(record.step) for record in (first, second, *records, last))
+    result = replay(tmp_path / "run", env=OTHER_MACHINE)
+    assert (result.verdict, [f.id for f in result.findings if f.severity != "info"]) == ("match", [])
 
 
 @pytest.mark.filterwarnings("error::prover.following.notes.UndeclaredInputWarning")
