@@ -101,6 +101,12 @@ def test_a_mistyped_directory_of_a_transcript_is_no_finding(
     assert "give the directory of a transcript" in line
 
 
+def test_bad_usage_names_the_help_of_the_command_itself(tmp_path: Path) -> None:
+    code, _, err = weighbridge("identity", "create", tmp_path / "ca")
+    assert code == 2
+    assert "'--name'; see `weighbridge identity create --help`" in err
+
+
 def test_what_the_other_party_of_a_job_sent_is_a_regular_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(sparse(tmp_path / "file", 10))
     assert job._read(tmp_path / "file") == bytes(10)

@@ -47,7 +47,8 @@ class RoleAuthority:
             try:
                 descriptor = os.open(directory / "authority-key.pem", os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
-                raise IdentityError(f"{directory} holds no authority; make one with `identity create`.") from error
+                make = f"weighbridge identity create {directory} --name NAME"
+                raise IdentityError(f"{directory} holds no authority; make one with `{make}`.") from error
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             root = CertificateAuthority.load(directory)
             if not any((directory / name).exists() for name in (ISSUED, REVOCATIONS)):  # It has not issued anything.

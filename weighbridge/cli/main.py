@@ -128,7 +128,9 @@ def run(arguments: Sequence[str]) -> int:
         if "\n" in message:  # a group without a command: the message is its help
             print(message, file=sys.stderr)
             return Exit.UNREADABLE
-        return fail(UsageError(f"{message.rstrip('.')}; see `weighbridge --help`"), as_json=as_json)
+        context = getattr(error, "ctx", None)
+        asked = "weighbridge" if context is None else context.command_path
+        return fail(UsageError(f"{message.rstrip('.')}; see `{asked} --help`"), as_json=as_json)
     except WeighbridgeError as error:
         return fail(error, as_json=as_json)
     except OwnCredentialsError as error:
