@@ -76,8 +76,9 @@ RECORDINGS: dict[str, Recording] = {
     "llama in bfloat16": Recording(_model(models.llama, torch.bfloat16), "calibrated", 1),
     "wide perceptron": Recording(_model(models.mlp_2m), "strict", 3),
     "wide perceptron, longer": Recording(_model(models.mlp_2m), "strict", 100),
+    "gpt2 of 11 M": Recording(_model(models.gpt2_11m), "strict", 3),
 }
-"""Trainings of ordinary size. The last ones have the most roundings for the time that they take."""
+"""Trainings of ordinary size. The wide perceptrons have the most roundings for the time that they take."""
 
 _FAMILIES = {
     "attention": "test_an_encoder_and_a_decoder",
