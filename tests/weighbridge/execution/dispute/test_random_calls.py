@@ -1,4 +1,4 @@
-"""Calls of every operation that has parts, of random types, sizes, layouts and policies, are disputed."""
+"""Calls of operations that have parts, without reductions and indices, are disputed: random types, sizes and policies."""
 
 from __future__ import annotations
 
