@@ -1,4 +1,4 @@
-"""Calls of operations that have parts, without reductions and indices, are disputed: random types, sizes and policies."""
+"""Calls of operations with parts, but reductions and indices, are disputed: random types, sizes and policies."""
 
 from __future__ import annotations
 
